@@ -1,0 +1,73 @@
+# Every chore of this project, for people and for CI alike. `make` lists them.
+#
+# Needs: Python >= 3.11.3 with venv, make, git. Everything else lands in .venv of this checkout.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+# `make test ARGS="tests/lua -k lapse"` runs a part.
+ARGS ?=
+
+.PHONY: help setup demo test soak bench lint format types lua imports cov lock ci clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Create .venv and install what requirements.lock pins
+
+$(READY): requirements.lock pyproject.toml .ci/setup
+	@.ci/setup $(VENV)
+	@touch $@
+
+demo: setup ## Start everything, stream one chat job through it, show what happened, stop
+	@$(BIN)/hordechat demo
+
+test: setup ## Run every test against real servers
+	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+soak: setup ## Run the long forms of the tests
+	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+cov: setup ## Run the tests with branch coverage of the packages that hold the rules
+	@$(BIN)/python -m pytest -m "not soak" --cov --cov-report=term $(ARGS)
+
+bench: setup ## Measure, print ratios, write JSON
+	@$(BIN)/python -m bench $(ARGS)
+
+lint: setup ## Check format and lint (ruff)
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+format: setup ## Rewrite the code in the project's format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+types: setup ## Check types (mypy --strict)
+	@$(BIN)/mypy
+
+lua: setup ## Expand the Lua scripts into build/lua and run luacheck over them
+	@rm -rf build/lua
+	@$(BIN)/python -m lua.scripts build/lua
+	@command -v luacheck >/dev/null || { echo "luacheck is missing: install the Debian package lua-check" >&2; exit 1; }
+	@luacheck --quiet build/lua
+
+imports: setup ## Check the import contract (import-linter)
+	@$(BIN)/lint-imports
+
+docs: setup ## Write the parts of docs/ that are generated
+	@$(BIN)/python -m hordechat settings --markdown > docs/settings.md.tmp
+	@mv docs/settings.md.tmp docs/settings.md
+
+lock: setup ## Resolve the dependencies anew and write requirements.lock
+	@.ci/lock
+
+ci: ## The whole gate
+	@.ci/run
+
+clean: ## Remove the environment and what was built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
