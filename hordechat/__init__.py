@@ -1,0 +1,3 @@
+"""Composition root: settings, wiring, embedded services, the process supervisor and the command
+line.
+"""

@@ -1,0 +1,311 @@
+"""The command line. Each command finds its settings here and calls one function; nothing is decided
+here.
+
+`hordechat.commands` and the supervisor are imported by the commands that need them, so that
+`--help` is quick.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from hordechat import logs, settings
+from hordechat.datadir import DataDir
+
+NO_SERVERS = (
+    "No servers: no `hordechat up` runs on {path}, and {names} not set in the environment. "
+    "Start `hordechat up`, name its --data-dir, or set the variables."
+)
+_SERVERS = ("REDIS_URL", "DATABASE_URL")
+_TABLE_COLUMNS = 150
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What a command gets: the data directory it was pointed at."""
+
+    data: DataDir
+
+    def environ(self) -> dict[str, str]:
+        """The environment, over what the `up` of the data directory runs with."""
+        return self.data.read_environment() | {k: v for k, v in os.environ.items() if v}
+
+    def settings(self, process: str, **flags: object) -> settings.Settings:
+        """Settings of a command that talks to the servers, flags first; logs as `process`."""
+        found = _load(self.environ(), flags)
+        named = settings.to_environ(found)
+        if missing := [name for name in _SERVERS if name not in named]:
+            names = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"
+            raise click.ClickException(NO_SERVERS.format(path=self.data.path, names=names))
+        logs.configure(found.log_level, process)
+        return found
+
+
+def _load(environ: dict[str, str], flags: dict[str, object]) -> settings.Settings:
+    """Settings from the environment and from the flags that were given (not None)."""
+    given = {settings.env_name(k): str(v) for k, v in flags.items() if v is not None}
+    try:
+        return settings.load(environ | given)
+    except settings.SettingsError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _with_data_dir(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --data-dir, and a Context in its place."""
+    return click.option(
+        "--data-dir",
+        "context",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path(".hordechat"),
+        show_default=".hordechat",
+        callback=lambda _context, _parameter, path: Context(DataDir(path)),
+        help="Where `hordechat up` keeps its servers' data.",
+    )(command)
+
+
+def _print_json(value: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+_take = click.option(
+    "--take",
+    type=click.IntRange(min=1),
+    help="Serve at most this many partitions, so that several processes share them.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="hordechat")
+def main() -> None:
+    """A job broker for chat models: clients submit, volunteer workers pull, stream and answer."""
+
+
+@main.command()
+@_with_data_dir
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port; 0: a free one.  [default: 8000]")
+@click.option("--web-workers", type=click.IntRange(1, 512), help="Web processes.  [default: 1]")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 4096),
+    help="Partitions of the event log; fixed at the first start.  [default: 1]",
+)
+@click.option(
+    "--procfile",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Processes to run instead of the built-in ones.",
+)
+def up(context: Context, procfile: Path | None, **flags: object) -> None:
+    """Run everything: servers, migrations, web, projectors, settler, janitor.
+
+    Starts an embedded server for whatever REDIS_URL, DATABASE_URL and S3_ENDPOINT_URL do not name.
+    Prints one line on stdout once the service is ready; log lines go to stderr as JSON. Ctrl-C or
+    SIGTERM stops all in order.
+    """
+    from hordechat import supervisor
+
+    environ = dict(os.environ)
+    raise SystemExit(supervisor.up(_load(environ, flags), context.data, environ, procfile))
+
+
+@main.command()
+@_with_data_dir
+def info(context: Context) -> None:
+    """Print what runs, as JSON: URLs, and the pid of each process by name."""
+    run = context.data.read_run() if context.data.in_use() else None
+    if run is None:
+        raise click.ClickException(f"No `hordechat up` runs on {context.data.path}.")
+    shown: dict[str, object] = msgspec.to_builtins(run)
+    del shown["children"]
+    _print_json(shown)
+
+
+@main.command("settings")
+@_with_data_dir
+@click.option("--json", "form", flag_value="json", help="Print JSON.")
+@click.option("--markdown", "form", flag_value="markdown", help="Print docs/settings.md.")
+def settings_(context: Context, form: str | None) -> None:
+    """Show every setting: name, value, default, unit, meaning. Secrets are masked."""
+    rows = settings.describe(_load(context.environ(), {}))
+    if form == "json":
+        _print_json(rows)
+    elif form == "markdown":
+        click.echo(settings.markdown(rows), nl=False)
+    else:
+        _print_table(rows)
+
+
+def _print_table(rows: list[settings.Row]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("name", "value", "default", "unit", "meaning"):
+        table.add_column(title, no_wrap=title != "meaning")
+    for row in rows:
+        cells = (row.name, row.value, row.default, row.unit, row.meaning)
+        table.add_row(*(Text(cell) for cell in cells))
+    console = Console()
+    console.width = max(console.width, _TABLE_COLUMNS)  # in less, cells break into words
+    console.print(table)
+
+
+@main.command()
+@_with_data_dir
+def migrate(context: Context) -> None:
+    """Bring the database to this version's tables. Safe to run again."""
+    given = context.settings("migrate")
+    from hordechat import commands
+
+    commands.migrate(given)
+
+
+@main.command()
+@_with_data_dir
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port.  [default: 8000]")
+@click.option("--web-workers", type=click.IntRange(1, 512), help="Web processes.  [default: 1]")
+def web(context: Context, **flags: object) -> None:
+    """Serve the HTTP API."""
+    given = context.settings("web", **flags)
+    from hordechat import commands
+
+    commands.web(given, host=given.host, port=given.port, workers=given.web_workers)
+
+
+@main.command()
+@_with_data_dir
+@click.argument("name")
+@_take
+def projector(context: Context, name: str, take: int | None) -> None:
+    """Keep the read model NAME up to date."""
+    given = context.settings(f"projector_{name}")
+    from hordechat import commands
+
+    commands.projector(given, name=name, take=take)
+
+
+@main.command()
+@_with_data_dir
+@_take
+def settler(context: Context, take: int | None) -> None:
+    """Carry the effects of each event over to the other aggregates that it concerns."""
+    given = context.settings("settler")
+    from hordechat import commands
+
+    commands.settler(given, take=take)
+
+
+@main.command()
+@_with_data_dir
+@_take
+def janitor(context: Context, take: int | None) -> None:
+    """End what is overdue: leases, requests, admissions; delete what is left of them."""
+    given = context.settings("janitor")
+    from hordechat import commands
+
+    commands.janitor(given, take=take)
+
+
+@main.command()
+@_with_data_dir
+@click.argument("what", metavar="state|NAME")
+def rebuild(context: Context, what: str) -> None:
+    """Build anew from the event log: the hot state, or the read model NAME."""
+    given = context.settings("rebuild")
+    from hordechat import commands
+
+    commands.rebuild(given, what=what)
+
+
+@main.command()
+@_with_data_dir
+def verify(context: Context) -> None:
+    """Fold the event log into a scratch Valkey and compare; exit 1 if the hot state differs."""
+    given = context.settings("verify")
+    from hordechat import commands
+
+    if not commands.verify(given):
+        raise SystemExit(1)
+
+
+@main.command()
+@_with_data_dir
+@click.option("--request", "request_id", metavar="ID", help="Only events of this request.")
+def log(context: Context, request_id: str | None) -> None:
+    """Print the events of the log, readable."""
+    if request_id is not None and not _UUID.fullmatch(request_id):
+        raise click.BadParameter("not a request id (a UUID)", param_hint="--request")
+    given = context.settings("log")
+    from hordechat import commands
+
+    commands.log(given, request_id=request_id)
+
+
+@main.group()
+def user() -> None:
+    """Manage accounts."""
+
+
+@user.command()
+@_with_data_dir
+@click.argument("name")
+@click.option("--kudos", type=click.FloatRange(min=0), default=0, help="Opening balance.")
+@click.option("--trusted", is_flag=True, help="Workers of this account are trusted.")
+@click.option("--moderator", is_flag=True, help="May moderate.")
+def create(context: Context, name: str, kudos: float, trusted: bool, moderator: bool) -> None:
+    """Open an account and print it as JSON. The API key is shown this once."""
+    given = context.settings("user")
+    from hordechat import commands
+
+    _print_json(
+        commands.user_create(given, name=name, kudos=kudos, trusted=trusted, moderator=moderator)
+    )
+
+
+@main.command()
+@_with_data_dir
+@click.option("--url", help="The service; default: what `up` runs.")
+@click.option("--api-key", required=True, help="Key of the account that owns the worker.")
+@click.option("--name", required=True, help="Name of the worker.")
+@click.option("--model", required=True, help="Model that it serves.")
+@click.option(
+    "--backend",
+    default="echo",
+    show_default=True,
+    metavar="echo|URL",
+    help="What answers: `echo`, or the base URL of an OpenAI-compatible server (http://…/v1).",
+)
+def worker(
+    context: Context, url: str | None, api_key: str, name: str, model: str, backend: str
+) -> None:
+    """Run a worker: declare chat jobs, pop, stream progress, submit."""
+    if url is None:
+        run = context.data.read_run() if context.data.in_use() else None
+        if run is None:
+            raise click.UsageError(f"No `hordechat up` runs on {context.data.path}: give --url.")
+        url = run.url
+    if backend != "echo" and not backend.startswith(("http://", "https://")):
+        raise click.BadParameter("neither `echo` nor a URL", param_hint="--backend")
+    logs.configure(_load(context.environ(), {}).log_level, "worker")
+    from hordechat import commands
+
+    commands.run_worker(url=url, api_key=api_key, name=name, model=model, backend=backend)
+
+
+@main.command()
+@click.option("--keep", is_flag=True, help="Keep the data directory and say where it is.")
+def demo(keep: bool) -> None:
+    """Start everything in a directory of its own, stream one chat job through it, show what
+    happened, stop.
+    """
+    from hordechat import commands
+
+    raise SystemExit(commands.demo(keep=keep))

