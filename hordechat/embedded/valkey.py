@@ -6,6 +6,8 @@ import signal
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from hordechat.process import Command, Service
 
@@ -70,7 +72,11 @@ def service(
     def probe() -> bool:
         try:
             with redis.Redis(
-                port=port, password=password or None, socket_timeout=2, socket_connect_timeout=2
+                port=port,
+                password=password or None,
+                socket_timeout=2,
+                socket_connect_timeout=2,
+                retry=Retry(NoBackoff(), 0),  # whoever probes comes again
             ) as client:
                 client.ping()
                 return not cluster or _serves_all_slots(client)

@@ -1,0 +1,146 @@
+"""Real servers, started once a session on free ports of loopback, and clean data for each test.
+
+A test that needs no server starts none. Nothing is flushed to disk: tests do not end by power cuts.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import redis
+from psycopg import sql
+
+from hordechat.datadir import free_port
+from hordechat.embedded import postgres, s3, valkey
+from hordechat.process import Service, running
+
+TEMPLATE = "template_migrated"
+
+
+@pytest.fixture(scope="session")
+def server_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session's servers keep their data and their logs."""
+    return tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="session")
+def servers(server_dir: Path) -> Iterator[ExitStack]:
+    """The session's running servers: enter `running(...)` on it."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def _run(servers: ExitStack, service: Service, server_dir: Path) -> Service:
+    servers.enter_context(running(service, server_dir / f"{service.command.name}.log"))
+    return service
+
+
+@pytest.fixture(scope="session")
+def valkey_server(servers: ExitStack, server_dir: Path) -> Service:
+    """A Valkey of one node."""
+    return _run(servers, valkey.service(server_dir / "valkey", free_port(), fsync="no"), server_dir)
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster(servers: ExitStack, server_dir: Path) -> Service:
+    """A Valkey cluster of one node that serves all slots. It takes 2 s to start."""
+    return _run(
+        servers,
+        valkey.service(server_dir / "cluster", free_port(), fsync="no", cluster=True),
+        server_dir,
+    )
+
+
+@pytest.fixture(scope="session")
+def postgres_server(servers: ExitStack, server_dir: Path) -> Service:
+    """A Postgres. Its own database stays empty: tests get copies."""
+    service = postgres.service(server_dir / "postgres", free_port(), password="test", durable=False)
+    return _run(servers, service, server_dir)
+
+
+@pytest.fixture(scope="session")
+def s3_server(servers: ExitStack, server_dir: Path) -> Service:
+    """An S3 store; its keys are in `settings`."""
+    return _run(
+        servers,
+        s3.service(
+            server_dir / "s3",
+            free_port(),
+            access_key=secrets.token_hex(10),
+            secret_key=secrets.token_hex(20),
+        ),
+        server_dir,
+    )
+
+
+@pytest.fixture
+def redis_url(valkey_server: Service) -> str:
+    """An empty Valkey."""
+    _flush(valkey_server.url)
+    return valkey_server.url
+
+
+@pytest.fixture
+def cluster_url(valkey_cluster: Service) -> str:
+    """An empty cluster-enabled Valkey: the URL of its only node."""
+    _flush(valkey_cluster.url)
+    return valkey_cluster.url
+
+
+def _flush(url: str) -> None:
+    with redis.Redis.from_url(url) as client:
+        client.flushall()
+        client.function_flush()
+
+
+@pytest.fixture
+def clean_redis(redis_url: str) -> Iterator[redis.Redis]:
+    """A blocking client of an empty Valkey; answers are bytes."""
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+def database_named(url: str, name: str) -> str:
+    """The URL of another database of the same server."""
+    return urlsplit(url)._replace(path=f"/{name}").geturl()
+
+
+def _copy(postgres_server: Service, template: str) -> Iterator[str]:
+    """Make a database like `template`, yield its URL and drop it, whoever is still connected."""
+    name = f"test_{secrets.token_hex(6)}"
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY wal_log").format(
+                sql.Identifier(name), sql.Identifier(template)
+            )
+        )
+        yield database_named(postgres_server.url, name)
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def database_url(postgres_server: Service) -> Iterator[str]:
+    """An empty database of this test's own."""
+    yield from _copy(postgres_server, "template0")
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_server: Service) -> str:
+    """Name of a database with all tables and no rows, to be copied."""
+    from hordechat import commands, settings
+
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(TEMPLATE)))
+    url = database_named(postgres_server.url, TEMPLATE)
+    commands.migrate(settings.load({"DATABASE_URL": url}))
+    return TEMPLATE
+
+
+@pytest.fixture
+def migrated_url(postgres_server: Service, migrated_template: str) -> Iterator[str]:
+    """A database of this test's own with all tables and no rows."""
+    yield from _copy(postgres_server, migrated_template)

@@ -1,0 +1,103 @@
+from pathlib import Path
+
+import pytest
+
+from hordechat import settings
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_an_empty_environment_gives_the_defaults():
+    found = settings.load({})
+
+    assert found.partitions == 1
+    assert found.request_ttl_seconds == 1200
+    assert found.redis_url == ""
+    assert found.test is False
+
+
+def test_servers_have_plain_names_and_all_else_a_prefix():
+    found = settings.load(
+        {"REDIS_URL": "redis://r", "HORDE_TEXT_JOB_LEASE_SECONDS": "7", "HORDE_TEST": "true"}
+    )
+
+    assert found.redis_url == "redis://r"
+    assert found.text_job_lease_seconds == 7
+    assert found.test is True
+
+
+def test_an_empty_variable_counts_as_absent():
+    assert settings.load({"HORDE_PORT": ""}).port == 8000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HORDE_PARTITIONS", "0"),
+        ("HORDE_PARTITIONS", "many"),
+        ("HORDE_PORT", "65536"),
+        ("HORDE_LOG_LEVEL", "LOUD"),
+        ("HORDE_TEST", "perhaps"),
+        ("HORDE_REDIS_TIMEOUT_SECONDS", "0"),
+        ("HORDE_REDIS_TIMEOUT_SECONDS", "nan"),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_by_its_name(name: str, value: str):
+    with pytest.raises(settings.SettingsError, match=f"^{name}: "):
+        settings.load({name: value})
+
+
+def test_settings_survive_the_way_through_an_environment():
+    given = settings.load(
+        {"HORDE_JANITOR_SECONDS": "0.25", "HORDE_TEST": "1", "S3_SECRET_KEY": "k"}
+    )
+
+    assert settings.load(settings.to_environ(given)) == given
+
+
+def test_every_setting_has_a_meaning():
+    rows = settings.describe(settings.load({}))
+
+    assert all(row.meaning for row in rows)
+    assert len({row.name for row in rows}) == len(rows)
+
+
+def test_durations_and_sizes_have_a_unit():
+    rows = settings.describe(settings.load({}))
+
+    for row in rows:
+        if row.name.endswith("_SECONDS"):
+            assert row.unit == "seconds"
+        if row.name.endswith("_BYTES"):
+            assert row.unit == "bytes"
+
+
+def test_secrets_are_masked():
+    given = settings.load(
+        {
+            "HORDE_SECRET": "hush",
+            "S3_SECRET_KEY": "hush",
+            "REDIS_URL": "redis://:hush@localhost:1/0",
+            "DATABASE_URL": "postgresql://me:hush@/db?host=%2Ftmp&password=hush&port=1",
+        }
+    )
+
+    shown = {row.name: row.value for row in settings.describe(given)}
+
+    assert not [name for name, value in shown.items() if "hush" in value]
+    assert shown["REDIS_URL"] == "redis://:***@localhost:1/0"
+    assert shown["DATABASE_URL"] == "postgresql://me:***@/db?host=%2Ftmp&password=***&port=1"
+    assert shown["HORDE_SECRET"] == "***"
+
+
+def test_a_url_without_a_password_is_shown_as_it_is():
+    url = "postgresql://me@/db?host=%2Ftmp%2Fa:b"
+
+    assert settings.mask_url(url) == url
+
+
+def test_the_page_of_settings_is_up_to_date():
+    """`make docs` writes it."""
+    page = (ROOT / "docs" / "settings.md").read_text()
+
+    assert page == settings.markdown(settings.describe(settings.load({})))
