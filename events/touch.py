@@ -1,0 +1,83 @@
+"""Which keys an event's `apply` touches, by role: what `replay_event` must be given to fold it."""
+
+from __future__ import annotations
+
+from events import types
+from events.base import Event
+from events.keys import Keys
+
+Touched = dict[str, str | list[str]]
+
+
+def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR0911, PLR0912 (one arm an event)
+    """Role → key, or role → keys for a role that is a list.
+
+    The partition is that of the log that holds the event.
+    """
+    match event:
+        case types.Submitted() | types.Abandoned():
+            return {
+                "request": keys.request(event.request_id),
+                "due_request": keys.due(partition, "request"),
+            }
+        case types.Assigned() | types.SubmittedReply():
+            return {
+                "request": keys.request(event.request_id),
+                "generation": keys.generation(event.generation_id),
+                "due_lease": keys.due(partition, "lease"),
+                "due_request": keys.due(partition, "request"),
+            }
+        case types.Progressed():
+            return {
+                "generation": keys.generation(event.generation_id),
+                "due_lease": keys.due(partition, "lease"),
+            }
+        case types.Returned() | types.Faulted():
+            return {
+                "request": keys.request(event.request_id),
+                "generation": keys.generation(event.generation_id),
+                "due_lease": keys.due(partition, "lease"),
+            }
+        case types.Cancelled():
+            return {
+                "request": keys.request(event.request_id),
+                "settled": [keys.generation(each) for each in event.settled],
+                "due_lease": keys.due(partition, "lease"),
+            }
+        case types.Expired():
+            return {
+                "request": keys.request(event.request_id),
+                "generations": [keys.generation(each) for each in event.generations],
+                "due_lease": keys.due(partition, "lease"),
+                "due_request": keys.due(partition, "request"),
+            }
+        case types.CheckedIn():
+            return {
+                "worker": keys.worker(event.worker_id),
+                "worker_name": keys.worker_name(event.name),
+            }
+        case types.WorkerAborted():
+            return {"worker": keys.worker(event.worker_id), "fences": keys.fences(partition)}
+        case types.AccountOpened():
+            opened: Touched = {
+                "account": keys.account(event.user_id),
+                "accounts": keys.accounts(partition),
+            }
+            if event.key:
+                opened["api_key"] = keys.api_key(event.key)
+            return opened
+        case types.Admitted():
+            return {
+                "account": keys.account(event.user_id),
+                "due_admission": keys.due(partition, "admission"),
+            }
+        case types.Released():
+            return {
+                "account": keys.account(event.user_id),
+                "due_admission": keys.due(partition, "admission"),
+                "fences": keys.fences(partition),
+            }
+        case types.Settled():
+            return {"fences": keys.fences(partition)}
+        case _:
+            raise TypeError(f"no keys are known for {type(event).__name__}")

@@ -1,0 +1,297 @@
+"""Every event of the log.
+
+A stored word (the tag) never changes meaning: a new meaning is a new word or a new `v`. Ids are
+UUID text, account ids are integers, times end `_ms` (Redis clock), amounts are integers of 10^-4
+kudos. No prompt, reply, image, message or address is ever a field.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from events.base import Event
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a request asks of a worker, and the sizes that statistics need.
+
+    Scripts never read it.
+    """
+
+    models: tuple[str, ...] = ()
+    """Acceptable models; empty means any (text requests only)."""
+
+    max_context_length: int = 2048
+    features: tuple[str, ...] = ()
+    """Features and guarantees, sorted (`chat_required_features`)."""
+
+    conformance: str = "strict"
+    tools_temperature: float | None = None
+    images: bool = False
+    only: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    trusted_workers: bool = False
+    validated_backends: bool = False
+    slow_workers: bool = True
+    messages: int = 0
+    prompt_bytes: int = 0
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker declared on a pop (the six chat fields of the declaration ADR, and the text
+    limits)."""
+
+    models: tuple[str, ...] = ()
+    bridge_agent: str = "unknown:0:unknown"
+    threads: int = 1
+    max_length: int = 512
+    max_context_length: int = 2048
+    chat_jobs: bool = False
+    prompt_jobs: bool = True
+    model_id: str | None = None
+    chat_features: tuple[str, ...] = ()
+    chat_max_context_length: int | None = None
+    chat_max_length: int | None = None
+    chat_tools_max_temperature: float | None = None
+    image_transports: tuple[str, ...] = ()
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker reported beside its reply.
+
+    Never changes a charge.
+    """
+
+    native_finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class Submitted(Event, frozen=True, kw_only=True, tag="submitted"):
+    """A request was accepted and waits for workers."""
+
+    request_id: str
+    user_id: int
+    chat: bool
+    jobs: int
+    max_length: int  # tokens
+    stream: bool
+    ttl: int  # seconds until it expires, counted again from each assignment and each reply
+    priority: int  # 10^-4 kudos: the payer's balance at admission, and its exceptions
+    data: Demand
+
+
+class Assigned(Event, frozen=True, kw_only=True, tag="assigned"):
+    """A worker took one job of the request and holds its lease."""
+
+    SCRIPT: ClassVar = ("waiting",)
+
+    request_id: str
+    generation_id: str
+    worker_id: str
+    worker_name: str
+    owner_id: int
+    model: str
+    max_length: int  # the worker's chat limits at this moment, as `assigned_max_length`
+    max_context_length: int
+    job_ttl: int  # seconds, the base lease
+    lease_cap: int  # seconds from the assignment that renewals never pass
+    waiting: int = 0  # jobs of the request that still wait
+
+
+class Progressed(Event, frozen=True, kw_only=True, tag="progressed"):
+    """A streamed job's lease was renewed past the deadline that the log knew."""
+
+    SCRIPT: ClassVar = ("deadline_ms", "job_ttl")
+
+    request_id: str
+    generation_id: str
+    deadline_ms: int = 0
+    job_ttl: int = 0
+
+
+class SubmittedReply(Event, frozen=True, kw_only=True, tag="submitted-reply"):
+    """A worker delivered the reply of a generation that it held."""
+
+    SCRIPT: ClassVar = ("finished", "done")
+
+    request_id: str
+    generation_id: str
+    user_id: int
+    worker_id: str
+    owner_id: int
+    model: str
+    state: str  # ok, censored, csam
+    finish_reason: str
+    characters: int  # of content, reasoning and tool calls
+    tool_calls: int
+    seed: int = 0
+    data: Usage = Usage()
+    finished: int = 0  # replies the request has now
+    done: bool = False
+
+
+class Returned(Event, frozen=True, kw_only=True, tag="returned"):
+    """A job went back to the queue without blame: the worker was gone, or its payload could not be
+    built."""
+
+    SCRIPT: ClassVar = ("waiting", "done")
+
+    request_id: str
+    generation_id: str
+    waiting: int = 0
+    done: bool = False
+
+
+class Faulted(Event, frozen=True, kw_only=True, tag="faulted"):
+    """A job failed: its worker said so, or its lease lapsed.
+
+    The restart, if any, is part of the same fact.
+    """
+
+    SCRIPT: ClassVar = ("worker_id", "user_id", "restarted", "waiting", "exhausted", "done")
+
+    request_id: str
+    generation_id: str
+    cause: str  # worker, lapse
+    holdoff: int  # seconds in which this worker is not offered the request again
+    worker_id: str = ""
+    user_id: int = 0
+    restarted: bool = False
+    waiting: int = 0
+    exhausted: bool = False  # the request crossed FAULTED_GENERATIONS_LIMIT and is faulted itself
+    done: bool = False
+
+
+class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):
+    """The client no longer wants the request.
+
+    In-flight jobs of a streamed request end with it.
+    """
+
+    SCRIPT: ClassVar = ("user_id", "settled", "characters", "finished", "done")
+
+    request_id: str
+    generations: tuple[str, ...]
+    cause: str = "client"
+    user_id: int = 0
+    settled: tuple[str, ...] = ()  # generations ended here, their partial output owed
+    characters: tuple[int, ...] = ()  # posted characters of each settled generation
+    finished: int = 0
+    done: bool = False
+
+
+class Expired(Event, frozen=True, kw_only=True, tag="expired"):
+    """The request and everything of it is gone from hot state."""
+
+    SCRIPT: ClassVar = ("user_id", "cause", "finished", "done")
+
+    request_id: str
+    generations: tuple[str, ...]
+    user_id: int = 0
+    cause: str = "ttl"  # ttl, content-lost
+    finished: int = 0
+    done: bool = False  # true where the request was not done before
+
+
+class Abandoned(Event, frozen=True, kw_only=True, tag="abandoned"):
+    """An admission came to its deadline without its request."""
+
+    request_id: str
+    user_id: int
+    ttl: int  # seconds that the refusal of a late submit is remembered
+
+
+class CheckedIn(Event, frozen=True, kw_only=True, tag="checked-in"):
+    """A worker showed itself, new, with a changed declaration, or after the check-in window."""
+
+    SCRIPT: ClassVar = ("created",)
+
+    worker_id: str
+    name: str
+    user_id: int
+    trusted: bool  # the owner's role now
+    declared: str  # digest of the declaration
+    data: Declaration
+    created: bool = False
+
+
+class WorkerAborted(Event, frozen=True, kw_only=True, tag="worker-aborted"):
+    """A fault was counted against the worker that held the job.
+
+    Carried over by the settler.
+    """
+
+    worker_id: str
+    generation_id: str
+    source: int
+    source_position: str
+
+
+class AccountOpened(Event, frozen=True, kw_only=True, tag="account-opened"):
+    """An account exists.
+
+    `key` is the HMAC of its API key, never the key.
+    """
+
+    SCRIPT: ClassVar = ("user_id",)
+
+    name: str
+    key: str
+    trusted: bool = False
+    moderator: bool = False
+    kudos: int = 0
+    user_id: int = 0
+
+
+class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
+    """An account may submit this request until the deadline."""
+
+    SCRIPT: ClassVar = ("deadline_ms",)
+
+    user_id: int
+    request_id: str
+    jobs: int
+    deadline_ms: int = 0
+
+
+class Released(Event, frozen=True, kw_only=True, tag="released"):
+    """What an admission held is free again.
+
+    Carried over by the settler.
+    """
+
+    user_id: int
+    request_id: str
+    source: int
+    source_position: str
+
+
+class Settled(Event, frozen=True, kw_only=True, tag="settled"):
+    """The settler came this far in a source log without an effect to carry here (or with one that
+    no longer applies)."""
+
+    source: int
+    source_position: str
+
+
+EVENTS: tuple[type[Event], ...] = (
+    Submitted,
+    Assigned,
+    Progressed,
+    SubmittedReply,
+    Returned,
+    Faulted,
+    Cancelled,
+    Expired,
+    Abandoned,
+    CheckedIn,
+    WorkerAborted,
+    AccountOpened,
+    Admitted,
+    Released,
+    Settled,
+)

@@ -1,0 +1,146 @@
+"""Accounts: opening one, and finding the one behind an API key."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections import OrderedDict
+from typing import NamedTuple
+
+from events import codec
+from events.types import AccountOpened
+from handlers.errors import InvalidAPIKey
+from handlers.log import Log, Refusal
+
+ANONYMOUS_KEY = "0000000000"
+ANONYMOUS_ID = 0
+CACHE_SECONDS = 5.0
+CACHE_SIZE = 10_000
+
+
+class Account(NamedTuple):
+    """Who is calling."""
+
+    id: int
+    name: str
+    trusted: bool
+    moderator: bool
+    digest: str
+    """HMAC of the API key, hexadecimal: the stored key hash."""
+
+    @property
+    def username(self) -> str:
+        """The unique alias, `name#id`."""
+        return f"{self.name}#{self.id}"
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether it is the account of everyone who has none."""
+        return self.id == ANONYMOUS_ID
+
+    @property
+    def progress_key(self) -> str:
+        """What the stream lease keeps of the key: SHA-256 of the stored key hash (spec, Streaming
+        progress)."""
+        return hashlib.sha256(self.digest.encode()).hexdigest()
+
+
+def digest_of(secret: str, api_key: str) -> str:
+    """The stored form of an API key: HMAC-SHA256 under the deployment's secret, hexadecimal."""
+    return hmac.digest(secret.encode(), api_key.encode(), "sha256").hex()
+
+
+async def open_account(
+    log: Log,
+    secret: str,
+    name: str,
+    *,
+    kudos: int = 0,
+    trusted: bool = False,
+    moderator: bool = False,
+) -> tuple[int, str]:
+    """Open an account with `kudos` (10^-4 kudos); return its id and its API key, which is stored
+    nowhere.
+
+    The number is drawn in the partition of the key's digest, so one script does all.
+    """
+    api_key = secrets.token_urlsafe(16)
+    digest = digest_of(secret, api_key)
+    keys = log.keys
+    partition = keys.of(digest)
+    event = AccountOpened(
+        name=name, key=digest, kudos=kudos, trusted=trusted or moderator, moderator=moderator
+    )
+    while True:
+        last = await log.read("GET", keys.accounts(partition))
+        # Account 0 is the anonymous one, so partition 0 begins at its second number.
+        user_id = int(last) + keys.partitions if last else partition or keys.partitions
+        try:
+            answer = await log.run(
+                "open_account",
+                partition,
+                {
+                    "account": keys.account(user_id),
+                    "api_key": keys.api_key(digest),
+                    "accounts": keys.accounts(partition),
+                },
+                {"user_id": user_id, "last": last or "", "event": codec.encode(event)},
+            )
+        except Refusal:  # STALE: another account took the number
+            continue
+        return int(answer[1]), api_key
+
+
+async def open_anonymous(log: Log) -> None:
+    """Make sure that the anonymous account exists."""
+    await log.run(
+        "open_anonymous",
+        log.keys.of_account(ANONYMOUS_ID),
+        {"account": log.keys.account(ANONYMOUS_ID)},
+        {"event": codec.encode(AccountOpened(name="Anonymous", key=""))},
+    )
+
+
+class Accounts:
+    """Finds accounts by API key, remembering each for a few seconds."""
+
+    def __init__(self, log: Log, secret: str) -> None:
+        self._log = log
+        self._secret = secret
+        self._cache: OrderedDict[str, tuple[float, Account]] = OrderedDict()
+
+    async def find(self, api_key: str) -> Account:
+        """The account of `api_key`; raise InvalidAPIKey.
+
+        A registry entry is only a pointer: it is valid when the account names the key back.
+        """
+        now = asyncio.get_running_loop().time()
+        cached = self._cache.get(api_key)
+        if cached is not None and now - cached[0] < CACHE_SECONDS:
+            return cached[1]
+        account = await self._look_up(api_key)
+        self._cache[api_key] = (now, account)
+        self._cache.move_to_end(api_key)
+        if len(self._cache) > CACHE_SIZE:
+            self._cache.popitem(last=False)
+        return account
+
+    async def _look_up(self, api_key: str) -> Account:
+        keys = self._log.keys
+        digest = digest_of(self._secret, api_key)
+        if api_key == ANONYMOUS_KEY:
+            user_id = ANONYMOUS_ID
+        else:
+            claim = await self._log.read("GET", keys.api_key(digest))
+            if claim is None:
+                raise InvalidAPIKey
+            user_id = int(claim)
+        fields = await self._log.read(
+            "HMGET", keys.account(user_id), "name", "key", "trusted", "moderator"
+        )
+        name, key, trusted, moderator = fields
+        if name is None or (user_id != ANONYMOUS_ID and key.decode() != digest):
+            raise InvalidAPIKey
+        return Account(user_id, name.decode(), trusted == b"1", moderator == b"1", digest)

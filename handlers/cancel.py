@@ -1,0 +1,119 @@
+"""Ending a request: the client's cancel, and its expiry.
+
+Both name the generations that they read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import structlog
+
+from events import codec
+from events.base import Position
+from events.types import Cancelled, Expired
+from handlers.errors import RedisUnavailable, RequestNotFound
+from handlers.limits import Limits
+from handlers.log import Log, Refusal
+
+logger = structlog.get_logger()
+
+TRIES = 8
+"""How often the set of generations may change between the read and the script."""
+
+
+class Ended(NamedTuple):
+    """A request that was cancelled, now or before."""
+
+    position: Position
+    done: bool
+    changed: bool
+
+
+async def _generations(log: Log, request_id: str) -> str:
+    known = await log.read("HGET", log.keys.request(request_id), "generations")
+    if known is None:
+        raise RequestNotFound
+    text: str = known.decode()
+    return text
+
+
+def _beside(log: Log, generations: str) -> list[str]:
+    pairs: list[str] = []
+    for each in generations.split(",") if generations else ():
+        pairs += (log.keys.generation(each), log.keys.lease(each))
+    return pairs
+
+
+async def cancel(log: Log, limits: Limits, request_id: str, cause: str = "client") -> Ended:
+    """Hand out no more jobs of the request; end in-flight ones of a streamed request.
+
+    Raise RequestNotFound.     Repeating it changes nothing (spec, Structured submit; Streaming
+    progress).
+    """
+    partition = log.keys.of(request_id)
+    for _ in range(TRIES):
+        generations = await _generations(log, request_id)
+        ids = tuple(generations.split(",")) if generations else ()
+        try:
+            position, _, done, changed = await log.run(
+                "cancel",
+                partition,
+                {
+                    "request": log.keys.request(request_id),
+                    "stream": log.keys.stream(request_id),
+                    "due_lease": log.keys.due(partition, "lease"),
+                    "generations": _beside(log, generations),
+                },
+                {
+                    "generations": generations,
+                    "stream_ttl": limits.progress_stream_ttl,
+                    "event": codec.encode(
+                        Cancelled(request_id=request_id, generations=ids, cause=cause)
+                    ),
+                },
+            )
+        except Refusal as refusal:
+            if refusal.word == "STALE":
+                continue
+            raise RequestNotFound from refusal
+        if changed == b"1":
+            logger.info("cancelled", request_id=request_id, position=position.decode(), cause=cause)
+        return Ended(Position.parse(position), done == b"1", changed == b"1")
+    raise RedisUnavailable("The request changes too fast to be cancelled. Try again.")
+
+
+async def expire(log: Log, limits: Limits, request_id: str) -> bool:
+    """End and forget a request that is due, or that cannot be served any more; false where it is
+    neither."""
+    partition = log.keys.of(request_id)
+    for _ in range(TRIES):
+        try:
+            generations = await _generations(log, request_id)
+        except RequestNotFound:
+            return False
+        ids = tuple(generations.split(",")) if generations else ()
+        try:
+            position, _ = await log.run(
+                "expire",
+                partition,
+                {
+                    "request": log.keys.request(request_id),
+                    "content": log.keys.content(request_id),
+                    "due_lease": log.keys.due(partition, "lease"),
+                    "due_request": log.keys.due(partition, "request"),
+                    "generations": _beside(log, generations),
+                },
+                {
+                    "generations": generations,
+                    "most": limits.generations,
+                    "event": codec.encode(Expired(request_id=request_id, generations=ids)),
+                },
+            )
+        except Refusal as refusal:
+            if refusal.word == "STALE":
+                continue
+            return False
+        logger.info("expired", request_id=request_id, position=position.decode())
+        return True
+    return False

@@ -1,0 +1,42 @@
+"""The numbers that rules depend on, with the spec's defaults.
+
+The composition root fills them from the settings.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds, unless a field says otherwise."""
+
+    request_ttl: int = 1200
+    online_window: int = 300
+    check_in_window: int = 30
+    text_job_lease: int = 150
+    trusted_lease_cap: int = 600
+    untrusted_lease_cap: int = 200
+    faulted_generations: int = 2
+    """Faults that a request survives."""
+
+    admission_deadline: int = 60
+    fault_holdoff: int = 10
+    content_backstop: int = 3600
+    """How much longer than its request content may live, if nobody ends the request."""
+
+    generations: int = 200
+    """Hand-outs (faults and give-backs included) that wear a request out."""
+
+    progress_entries: int = 1000
+    progress_bytes_per_token: int = 16
+    progress_stream_ttl: int = 900
+    progress_stream_entries: int = 4000
+    progress_lease_grace: int = 90
+    progress_slack: int = 30
+    """How far the logged deadline of a streamed lease runs ahead of the exact one."""
+
+    @property
+    def content_ttl(self) -> int:
+        """The backstop TTL of content, from its last move."""
+        return self.request_ttl + self.content_backstop

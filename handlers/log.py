@@ -1,0 +1,134 @@
+"""What every command handler is given: the scripts, the key names, and one way to run a command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from events.base import START, Position
+from events.keys import Keys
+from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
+from lua.link import Argument, Redis, ResponseError, Unavailable
+from lua.scripts import Refusal, ScriptFailed, Scripts
+
+logger = structlog.get_logger()
+
+PATIENCE = 0.3
+"""Seconds after which a command without an answer is not repeated within its call: an answer is due
+within a second."""
+
+
+class Log:
+    """One deployment's log and hot state."""
+
+    def __init__(self, redis: Redis, keys: Keys, *, test: bool = False) -> None:
+        self.redis = redis
+        self.keys = keys
+        self.test = test
+        self.scripts = Scripts(redis, test=test)
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def run(
+        self,
+        script: str,
+        partition: int,
+        keys: Mapping[str, str | Sequence[str]],
+        args: Mapping[str, Argument | Sequence[Argument]],
+    ) -> list[bytes]:
+        """Run a command on one partition; return what stands behind OK.
+
+        Every command carries an id of its own, so one whose answer was lost is repeated: it changes
+        nothing twice. Raise Refusal for its own refusals, Rebuilding, OutOfMemory or
+        RedisUnavailable for those of all commands.
+        """
+        named = {
+            "events": self.keys.events(partition),
+            "control": self.keys.control(partition),
+            **keys,
+        }
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        while True:
+            try:
+                answer = await self.scripts.run(script, named, args)
+            except Unavailable as error:
+                if loop.time() - started < PATIENCE:
+                    await asyncio.sleep(0.02)
+                    continue
+                raise RedisUnavailable from error
+            except Refusal as refusal:
+                if refusal.word == "REBUILDING":
+                    raise Rebuilding from refusal
+                raise
+            except ScriptFailed as error:
+                if "OOM" in str(error) or "maxmemory" in str(error):
+                    raise OutOfMemory from error
+                raise
+            return answer
+
+    async def read(self, *command: Argument) -> Any:
+        """Run one plain read; raise RedisUnavailable without an answer."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        while True:
+            try:
+                return await self.redis.call(*command)
+            except Unavailable as error:
+                if loop.time() - started < PATIENCE:
+                    await asyncio.sleep(0.02)
+                    continue
+                raise RedisUnavailable from error
+
+    async def head(self, partition: int) -> Position:
+        """The last position of a partition's log."""
+        last = await self.read("XREVRANGE", self.keys.events(partition), "+", "-", "COUNT", 1)
+        return Position.parse(last[0][0]) if last else START
+
+    async def now_ms(self, partition: int) -> int:
+        """The partition's clock, for choosing what may be due.
+
+        Scripts judge by their own reading.
+        """
+        seconds, micros = await self.read("TIME")
+        shift = (
+            await self.read("HGET", self.keys.control(partition), "clock_ms") if self.test else None
+        )
+        return int(seconds) * 1000 + int(micros) // 1000 + int(shift or 0)
+
+    def later(self, work: Coroutine[Any, Any, object]) -> None:
+        """Carry on with `work` after the caller got its answer."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def close(self) -> None:
+        """Let background work finish for a moment, then let go of Redis."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=2)
+        await self.redis.close()
+
+
+async def persist(command: Any, *, seconds: float = 60, first: float = 0.1) -> None:
+    """Repeat `command()` until Redis gives any definite answer, with back-off; give up after
+    `seconds`, and say so."""
+    loop = asyncio.get_running_loop()
+    ends, pause = loop.time() + seconds, first
+    while True:
+        try:
+            await command()
+        except (RedisUnavailable, Rebuilding, OutOfMemory) as error:
+            if loop.time() + pause > ends:
+                logger.warning("command_given_up", reason=str(error))
+                return
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2)
+        except Refusal:
+            return
+        else:
+            return
+
+
+__all__ = ["Log", "Refusal", "ResponseError", "persist"]

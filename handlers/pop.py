@@ -1,0 +1,222 @@
+"""A worker asks for a job: it checks in, is assigned one that it can serve, and may lose it again
+without blame."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import OrderedDict
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from events import codec
+from events.keys import name_hash
+from events.types import Assigned, CheckedIn, Declaration, Returned
+from handlers.accounts import Account
+from handlers.cancel import expire
+from handlers.errors import RedisUnavailable, WrongCredentials
+from handlers.limits import Limits
+from handlers.log import Log, Refusal, persist
+
+logger = structlog.get_logger()
+
+_declared = msgspec.json.Encoder().encode
+NAMES_KEPT = 20_000
+
+
+class Worker(NamedTuple):
+    """A worker that checked in."""
+
+    id: str
+    name: str
+    owner: Account
+    maintenance: bool
+    paused: bool
+
+
+class Assignment(NamedTuple):
+    """A job that a worker holds."""
+
+    request_id: str
+    generation_id: str
+    model: str
+    ttl: int  # seconds
+    stream: bool
+    messages: bytes
+    payload: bytes
+
+
+class Workers:
+    """Checks workers in.
+
+    Remembers which id a name leads to; the script corrects it.
+    """
+
+    def __init__(self, log: Log, limits: Limits) -> None:
+        self._log = log
+        self._limits = limits
+        self._ids: OrderedDict[str, str] = OrderedDict()
+
+    async def check_in(self, account: Account, name: str, declaration: Declaration) -> Worker:
+        """Record that a worker is here and what it declares; raise WrongCredentials for another
+        owner's name."""
+        log = self._log
+        data = _declared(declaration)
+        declared = hashlib.blake2b(data, digest_size=16).hexdigest()
+        worker_id = self._ids.get(name) or await self._claimed(name)
+        for _ in range(3):
+            event = CheckedIn(
+                worker_id=worker_id,
+                name=name,
+                user_id=account.id,
+                trusted=account.trusted,
+                declared=declared,
+                data=declaration,
+            )
+            try:
+                maintenance, paused = await log.run(
+                    "check_in",
+                    log.keys.of(worker_id),
+                    {
+                        "worker": log.keys.worker(worker_id),
+                        "worker_name": log.keys.worker_name(name),
+                    },
+                    {
+                        "worker_id": worker_id,
+                        "name": name,
+                        "user_id": account.id,
+                        "trusted": int(account.trusted),
+                        "declared": declared,
+                        "window": self._limits.check_in_window,
+                        "event": codec.encode(event),
+                    },
+                )
+            except Refusal as refusal:
+                if refusal.word == "OTHER_ID":
+                    worker_id = refusal.details[0].decode()
+                    continue
+                raise WrongCredentials(
+                    "The worker name belongs to another account. "
+                    "Choose another name, or use its owner's API key."
+                ) from refusal
+            self._ids[name] = worker_id
+            if len(self._ids) > NAMES_KEPT:
+                self._ids.popitem(last=False)
+            return Worker(worker_id, name, account, maintenance == b"1", paused == b"1")
+        raise RedisUnavailable
+
+    async def _claimed(self, name: str) -> str:
+        """The id that holds the name, or a fresh one in the name's own partition, so that one
+        script can claim it."""
+        claim = await self._log.read("GET", self._log.keys.worker_name(name))
+        return claim.decode() if claim else str(uuid.uuid4())[:-4] + name_hash(name)[-4:]
+
+
+async def assign(
+    log: Log, limits: Limits, worker: Worker, declaration: Declaration, request_id: str, model: str
+) -> Assignment | None:
+    """Try to give the worker one job of a request; None where it no longer waits.
+
+    The job is the worker's only when this returns it. A try whose fate is unknown, or whose payload
+    is gone, is given back behind the caller's back. Raise RedisUnavailable.
+    """
+    keys = log.keys
+    partition = keys.of(request_id)
+    generation_id = keys.new_id_beside(request_id)
+    cap = limits.trusted_lease_cap if worker.owner.trusted else limits.untrusted_lease_cap
+    event = Assigned(
+        request_id=request_id,
+        generation_id=generation_id,
+        worker_id=worker.id,
+        worker_name=worker.name,
+        owner_id=worker.owner.id,
+        model=model,
+        max_length=declaration.chat_max_length or declaration.max_length,
+        max_context_length=declaration.chat_max_context_length or declaration.max_context_length,
+        job_ttl=limits.text_job_lease,
+        lease_cap=cap,
+    )
+    try:
+        position, _, stream = await log.run(
+            "assign",
+            partition,
+            {
+                "request": keys.request(request_id),
+                "generation": keys.generation(generation_id),
+                "content": keys.content(request_id),
+                "lease": keys.lease(generation_id),
+                "due_lease": keys.due(partition, "lease"),
+                "due_request": keys.due(partition, "request"),
+            },
+            {
+                "request_id": request_id,
+                "worker_id": worker.id,
+                "owner_id": worker.owner.id,
+                "model": model,
+                "job_ttl": limits.text_job_lease,
+                "lease_cap": cap,
+                "key": worker.owner.progress_key,
+                "trusted": int(worker.owner.trusted),
+                "bytes_per_token": limits.progress_bytes_per_token,
+                "grace": limits.progress_lease_grace,
+                "content_ttl": limits.content_ttl,
+                "most": limits.generations,
+                "event": codec.encode(event),
+            },
+        )
+        messages, payload = await log.read("HMGET", keys.content(request_id), "messages", "payload")
+    except RedisUnavailable:
+        log.later(persist(lambda: give_back(log, request_id, generation_id)))
+        raise
+    except Refusal as refusal:
+        if refusal.word == "LOST":
+            await expire(log, limits, request_id)
+        return None
+    if messages is None or payload is None:
+        await give_back(log, request_id, generation_id)
+        await expire(log, limits, request_id)
+        return None
+    logger.info(
+        "assigned",
+        request_id=request_id,
+        generation_id=generation_id,
+        position=position.decode(),
+        worker_id=worker.id,
+    )
+    return Assignment(
+        request_id,
+        generation_id,
+        model,
+        limits.text_job_lease,
+        stream == b"1",
+        bytes(messages),
+        bytes(payload),
+    )
+
+
+async def give_back(log: Log, request_id: str, generation_id: str) -> None:
+    """Put a job back into the queue without blame.
+
+    Repeating it, or giving back an ended job, changes nothing.
+    """
+    keys = log.keys
+    partition = keys.of(request_id)
+    try:
+        (position,) = await log.run(
+            "give_back",
+            partition,
+            {
+                "request": keys.request(request_id),
+                "generation": keys.generation(generation_id),
+                "lease": keys.lease(generation_id),
+                "due_lease": keys.due(partition, "lease"),
+            },
+            {"event": codec.encode(Returned(request_id=request_id, generation_id=generation_id))},
+        )
+    except Refusal:
+        return
+    logger.info(
+        "returned", request_id=request_id, generation_id=generation_id, position=position.decode()
+    )

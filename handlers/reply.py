@@ -1,0 +1,224 @@
+"""A worker ends the job that it holds: with a reply, or by giving it up."""
+
+from __future__ import annotations
+
+import uuid
+from typing import NamedTuple
+
+import structlog
+
+from events import codec
+from events.types import Faulted, SubmittedReply, Usage
+from handlers.accounts import Account
+from handlers.errors import AbortedGen, DuplicateGen, InvalidJobID, WrongCredentials
+from handlers.limits import Limits
+from handlers.log import Log, Refusal
+
+logger = structlog.get_logger()
+
+
+class Held(NamedTuple):
+    """A generation as its worker's submit finds it."""
+
+    generation_id: str
+    request_id: str
+    worker_id: str
+    model: str
+    owner_id: int
+    state: str
+    job_ttl: int
+    user_id: int
+    chat: bool
+
+
+class Reply(NamedTuple):
+    """What is stored of a reply, and what the log says of it."""
+
+    stored: bytes
+    """JSON, to content only."""
+
+    state: str
+    finish_reason: str
+    characters: int
+    tool_calls: int
+    seed: int
+    usage: Usage
+
+
+async def held(log: Log, account: Account, generation_id: str) -> Held:
+    """The generation that `account`'s worker took; raise InvalidJobID or WrongCredentials.
+
+    None of what is read ever changes for a generation but its state and ttl, which the scripts
+    judge again.
+    """
+    keys = log.keys
+    fields = await log.read(
+        "HMGET",
+        keys.generation(generation_id),
+        "request",
+        "worker",
+        "model",
+        "owner",
+        "state",
+        "job_ttl",
+    )
+    if fields[0] is None or fields[1] is None:  # an id given back before it was a job has no worker
+        raise InvalidJobID
+    request, worker, model, owner, state, job_ttl = (each.decode() for each in fields)
+    if int(owner) != account.id:
+        raise WrongCredentials
+    user, chat = await log.read("HMGET", keys.request(request), "user", "chat")
+    return Held(
+        generation_id,
+        request,
+        worker,
+        model,
+        int(owner),
+        state,
+        int(job_ttl),
+        int(user or 0),
+        chat == b"1",
+    )
+
+
+def aborted(job: Held) -> AbortedGen:
+    """The refusal of a reply that came too late; it states the lease (spec, Job lease)."""
+    return AbortedGen(
+        "This generation was aborted: it was cancelled, faulted, "
+        f"or its lease of {job.job_ttl} seconds ran out. Its reply is not accepted."
+    )
+
+
+async def submit_reply(log: Log, limits: Limits, job: Held, reply: Reply) -> bool:
+    """Store the reply; return whether the request is done with it.
+
+    Raise InvalidJobID, DuplicateGen or AbortedGen.
+    """
+    keys = log.keys
+    partition = keys.of(job.generation_id)
+    event = SubmittedReply(
+        request_id=job.request_id,
+        generation_id=job.generation_id,
+        user_id=job.user_id,
+        worker_id=job.worker_id,
+        owner_id=job.owner_id,
+        model=job.model,
+        state=reply.state,
+        finish_reason=reply.finish_reason,
+        characters=reply.characters,
+        tool_calls=reply.tool_calls,
+        seed=reply.seed,
+        data=reply.usage,
+    )
+    try:
+        position, _, done = await log.run(
+            "submit_reply",
+            partition,
+            {
+                "request": keys.request(job.request_id),
+                "generation": keys.generation(job.generation_id),
+                "content": keys.content(job.request_id),
+                "lease": keys.lease(job.generation_id),
+                "due_lease": keys.due(partition, "lease"),
+                "due_request": keys.due(partition, "request"),
+            },
+            {
+                "generation_id": job.generation_id,
+                "command": uuid.uuid4().hex,
+                "reply": reply.stored,
+                "content_ttl": limits.content_ttl,
+                "event": codec.encode(event),
+            },
+        )
+    except Refusal as refusal:
+        raise _refused(job, refusal) from refusal
+    logger.info(
+        "submitted_reply",
+        request_id=job.request_id,
+        generation_id=job.generation_id,
+        position=position.decode(),
+        done=done == b"1",
+    )
+    return done == b"1"
+
+
+async def fault(log: Log, limits: Limits, job: Held) -> None:
+    """Give the job up; it is restarted in the same step, unless its request had too many faults.
+
+    A job that a fault, a lapse or a cancel ended before is left as it is. Raise InvalidJobID or
+    DuplicateGen.
+    """
+    try:
+        position, exhausted, _ = await end_job(
+            log, limits, "fault", job.request_id, job.generation_id
+        )
+    except Refusal as refusal:
+        if refusal.word == "ABORTED":
+            return
+        raise _refused(job, refusal) from refusal
+    logger.info(
+        "faulted",
+        request_id=job.request_id,
+        generation_id=job.generation_id,
+        position=position.decode(),
+        cause="worker",
+        exhausted=exhausted == b"1",
+    )
+
+
+async def lapse(log: Log, limits: Limits, request_id: str, generation_id: str) -> bool:
+    """End a job whose lease ran out; false where it ended before, or its lease did not."""
+    try:
+        position, exhausted, _ = await end_job(log, limits, "lapse", request_id, generation_id)
+    except Refusal:
+        return False
+    logger.info(
+        "faulted",
+        request_id=request_id,
+        generation_id=generation_id,
+        position=position.decode(),
+        cause="lapse",
+        exhausted=exhausted == b"1",
+    )
+    return True
+
+
+async def end_job(
+    log: Log, limits: Limits, script: str, request_id: str, generation_id: str
+) -> list[bytes]:
+    """Run `fault` or `lapse`, which differ in what they refuse."""
+    keys = log.keys
+    partition = keys.of(generation_id)
+    event = Faulted(
+        request_id=request_id,
+        generation_id=generation_id,
+        cause="worker" if script == "fault" else "lapse",
+        holdoff=limits.fault_holdoff,
+    )
+    return await log.run(
+        script,
+        partition,
+        {
+            "request": keys.request(request_id),
+            "generation": keys.generation(generation_id),
+            "lease": keys.lease(generation_id),
+            "stream": keys.stream(request_id),
+            "due_lease": keys.due(partition, "lease"),
+        },
+        {
+            "generation_id": generation_id,
+            "limit": limits.faulted_generations,
+            "stream_ttl": limits.progress_stream_ttl,
+            "event": codec.encode(event),
+        },
+    )
+
+
+def _refused(job: Held, refusal: Refusal) -> Exception:
+    match refusal.word:
+        case "NOT_FOUND":
+            return InvalidJobID()
+        case "ALREADY_SUBMITTED":
+            return DuplicateGen()
+        case _:
+            return aborted(job)

@@ -1,0 +1,149 @@
+"""Whether live hot state is what the log says: the log is folded into a scratch Redis and both are
+compared.
+
+It works beside running commands. An aggregate is compared at the very position that it held when it
+was read: the fold stops there for a moment. What has no position (due-sets, registries, fences) is
+compared by member at the log's end, and again for a while where it differs, since it may just have
+moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from events.base import START, Position
+from handlers.log import Log
+from handlers.replay import Entry, fold, keys_of, read_log
+
+ROUNDS = 20
+PAUSE = 0.1  # seconds between rounds
+
+Fields = dict[str, str]
+
+
+class Difference(NamedTuple):
+    """One field of one key that is not what the log says; None stands for absent."""
+
+    key: str
+    field: str
+    live: str | None
+    folded: str | None
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.field}: live {self.live!r}, folded {self.folded!r}"
+
+
+async def verify(live: Log, scratch: Log) -> list[Difference]:
+    """Every difference between live state and the fold of its log.
+
+    `scratch` is empty and keeps issued order.
+    """
+    await scratch.scripts.preload("replay_event")
+    found: list[Difference] = []
+    for partition in live.keys.all():
+        found += await _Partition(live, scratch, partition).compare()
+    return found
+
+
+class _Partition:
+    def __init__(self, live: Log, scratch: Log, partition: int) -> None:
+        self._live = live
+        self._scratch = scratch
+        self._partition = partition
+        self._folded = START
+
+    async def compare(self) -> list[Difference]:
+        unknown = [
+            Difference(key, "(key)", "of no known kind", None)
+            for key in await keys_of(self._live, self._partition, "unknown")
+        ]
+        return unknown + await self._again(await self._at_their_positions())
+
+    async def _at_their_positions(self) -> set[str]:
+        """Compare each aggregate where it stands; return the keys that need another look."""
+        wanted: dict[Position, list[tuple[str, Fields]]] = {}
+        doubtful: set[str] = set()
+        for key in await keys_of(self._live, self._partition, "state"):
+            fields = await _read(self._live, key)
+            try:
+                position = Position.parse(fields["position"])
+            except (KeyError, ValueError):
+                doubtful.add(key)
+                continue
+            wanted.setdefault(position, []).append((key, fields))
+        async for page in read_log(self._live, self._partition):
+            start = 0
+            for end, entry in enumerate(page, 1):
+                aggregates = wanted.pop(entry.recorded.position, None)
+                if aggregates is None:
+                    continue
+                await self._fold(page[start:end])
+                start = end
+                for key, fields in aggregates:
+                    if await _read(self._scratch, key) != fields:
+                        doubtful.add(key)
+            await self._fold(page[start:])
+        for aggregates in wanted.values():  # a position that no event has
+            doubtful.update(key for key, _ in aggregates)
+        compared = set(await keys_of(self._scratch, self._partition, "state"))
+        live = set(await keys_of(self._live, self._partition, "state"))
+        return doubtful | (compared ^ live)
+
+    async def _again(self, doubtful: set[str]) -> list[Difference]:
+        """Look at doubtful keys until they agree, or differ at one and the same position, or time
+        is up."""
+        found: dict[str, list[Difference]] = {}
+        for _ in range(ROUNDS):
+            for key in sorted(doubtful):
+                live = await _read(self._live, key)
+                await self._catch_up()
+                folded = await _read(self._scratch, key)
+                found[key] = _differences(key, live, folded)
+                if not found[key]:
+                    doubtful.discard(key)
+            if not doubtful:
+                break
+            await asyncio.sleep(PAUSE)
+        return [difference for key in sorted(doubtful) for difference in found[key]]
+
+    async def _catch_up(self) -> None:
+        async for page in read_log(self._live, self._partition, self._folded):
+            await self._fold(page)
+
+    async def _fold(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            await fold(self._scratch, entries)
+            self._folded = entries[-1].recorded.position
+
+
+def _differences(key: str, live: Fields, folded: Fields) -> list[Difference]:
+    return [
+        Difference(key, field, live.get(field), folded.get(field))
+        for field in sorted(live.keys() | folded.keys())
+        if live.get(field) != folded.get(field)
+    ]
+
+
+async def _read(log: Log, key: str) -> Fields:
+    """A key's whole value as fields, whatever its type; empty where it is absent."""
+    kind = await log.read("TYPE", key)
+    match kind.decode() if isinstance(kind, bytes) else kind:
+        case "hash":
+            flat = await log.read("HGETALL", key)
+        case "zset":
+            flat = await log.read("ZRANGE", key, 0, -1, "WITHSCORES")
+        case "string":
+            return {"(value)": (await log.read("GET", key) or b"").decode()}
+        case "none":
+            return {}
+        case other:
+            return {"(type)": other}
+    if isinstance(flat, dict):
+        return {name.decode(): value.decode() for name, value in flat.items()}
+    return {flat[i].decode(): _text(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+
+def _text(value: bytes | float) -> str:
+    return value.decode() if isinstance(value, bytes) else f"{value:.0f}"

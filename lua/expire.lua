@@ -1,0 +1,46 @@
+#!lua flags=allow-oom
+--[[ expire: end a request, and forget it and its content.
+
+KEYS[1] events       stream  horde:events
+KEYS[2] control      hash    horde:control
+KEYS[3] request      hash    horde:request:<request id>
+KEYS[4] content      hash    horde:content:<request id>        (ephemeral)
+KEYS[5] due_lease    zset    horde:due:lease
+KEYS[6] due_request  zset    horde:due:request
+KEYS[7..] generations  hash, hash  horde:generation:<id>, horde:chat:lease:<id> of each generation, in turn
+
+ARGV[1] generations  the ids that the caller read, comma-joined
+ARGV[2] most         generations that wear a request out
+ARGV[3..] event      flat fields of expired
+
+RETURNS {"OK", position, done}  done: 1 where the request was not done before
+REFUSES REBUILDING  a rebuild of state runs
+        NOT_FOUND   no such request
+        NOT_DUE     its time is still ahead, and it can still be served
+        STALE       it has other generations than the caller read
+EVENTS  expired
+]]
+-- use lib/event
+-- use apply/expired
+local request, content, due_lease, due_request = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local generations, most = ARGV[1], tonumber(ARGV[2])
+
+if gated() then return {"REBUILDING"} end
+local r = call("HMGET", request, "state", "expires_ms", "generations", "user", "finished", "waiting")
+if not r[1] then return {"NOT_FOUND"} end
+local cause = "ttl"
+if now() < tonumber(r[2]) then
+  local waits = r[1] == "open" and tonumber(r[6]) > 0
+  if not waits or (call("EXISTS", content) == 1 and #r[3] < most * 37) then return {"NOT_DUE"} end
+  cause = "content-lost"
+end
+if r[3] ~= generations then return {"STALE"} end
+
+local hashes = {}
+for i = 7, #KEYS, 2 do hashes[#hashes + 1] = KEYS[i] end
+local done = r[1] == "open" and "1" or "0"
+local position = emit({request = request, generations = hashes, due_lease = due_lease, due_request = due_request},
+  event_from(3, "user_id", r[4], "cause", cause, "finished", r[5], "done", done))
+call("DEL", content)
+for i = 8, #KEYS, 2 do call("DEL", KEYS[i]) end
+return {"OK", position, done}

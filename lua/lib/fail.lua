@@ -1,0 +1,23 @@
+--[[ fail(keys, flat_from, limit): what a fault does to its request, worked out once for a worker's fault and a lapse.
+
+Appends `faulted` with the fields that only hot state knows; returns position, exhausted, done.
+A cancelled request is not restarted; one with more faults than the limit is faulted itself.
+]]
+-- use lib/event
+-- use lib/emit
+-- use apply/faulted
+local function fail(keys, first, limit)
+  local r = call("HMGET", keys.request, "waiting", "processing", "faults", "cancelled", "state", "user")
+  local worker = call("HGET", keys.generation, "worker")
+  local waiting, processing, faults = tonumber(r[1]), tonumber(r[2]) - 1, tonumber(r[3]) + 1
+  local open = r[5] == "open"
+  local exhausted = open and r[4] ~= "1" and faults > limit
+  local restarted = open and r[4] ~= "1" and not exhausted
+  if restarted then waiting = waiting + 1 end
+  if exhausted then waiting = 0 end
+  local done = exhausted or (open and waiting == 0 and processing == 0)
+  local position = emit(keys, event_from(first,
+    "worker_id", worker, "user_id", r[6], "restarted", restarted and "1" or "0", "waiting", text(waiting),
+    "exhausted", exhausted and "1" or "0", "done", done and "1" or "0"))
+  return position, exhausted and "1" or "0", done and "1" or "0"
+end

@@ -1,0 +1,256 @@
+"""The connection to Redis: commands issued in one event-loop turn share a round trip.
+
+Built on redis-py's own `Connection` (its connect, HELLO, AUTH, TLS, URL parsing and error classes)
+but not on its pipelines, which cost more than they save at the two or three commands of a real
+turn. `_writer`, `_reader` and `_parser._reader` are private to redis-py: the version is pinned, and
+tests/lua/test_link.py guards what is used.
+
+Nothing is ever sent twice: a lost answer is `Unavailable`, and whoever knows how to repeat a
+command does so. Blocking reads (XREAD BLOCK, SUBSCRIBE) hold their own connections:
+`blocking_client`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Protocol, cast
+
+import redis.asyncio
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+
+__all__ = [
+    "ClusterLink",
+    "Link",
+    "Redis",
+    "ResponseError",
+    "Unavailable",
+    "blocking_client",
+    "connect",
+]
+
+Argument = str | bytes | int | float
+
+
+class Unavailable(Exception):
+    """Redis did not answer."""
+
+    def __init__(self, reason: str, *, sent: bool) -> None:
+        super().__init__(reason)
+        self.sent = sent
+        """Whether the command may have been executed."""
+
+
+class Redis(Protocol):
+    """What handlers need of Redis."""
+
+    ordered: bool
+    """Whether commands are executed in the order in which they were issued."""
+
+    async def call(self, *command: Argument) -> Any:
+        """Run one command; raise Unavailable without an answer, ResponseError for an error
+        reply."""
+
+    def scan(self, pattern: str) -> AsyncIterator[str]:
+        """Every key of the database that matches; some may come twice."""
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+
+
+_Waiting = tuple[tuple[Argument, ...], "asyncio.Future[Any]"]
+
+
+class Link:
+    """A few connections, each with at most one batch in flight.
+
+    A batch is what was issued while every connection was busy, or in one turn of the loop. It has
+    one deadline of `timeout` seconds, connecting included; what waits behind a dead batch fails
+    with it, so no call takes longer than two deadlines.
+    """
+
+    def __init__(
+        self, url: str, *, timeout: float = 0.6, connections: int = 2, most: int = 256
+    ) -> None:
+        self._pool = ConnectionPool.from_url(
+            url,
+            protocol=2,
+            socket_timeout=None,
+            socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self.ordered = connections == 1
+        self._timeout = timeout
+        self._most = most
+        self._idle: list[AbstractConnection] = [
+            self._pool.make_connection()  # type: ignore[no-untyped-call]
+            for _ in range(connections)
+        ]
+        self._connections = tuple(self._idle)
+        self._waiting: deque[_Waiting] = deque()
+        self._scheduled = False
+        self._batches: set[asyncio.Task[None]] = set()
+
+    async def call(self, *command: Argument) -> Any:
+        """Run one command; raise Unavailable without an answer, ResponseError for an error
+        reply."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append((command, answer))
+        if not self._scheduled and self._idle:
+            self._scheduled = True
+            loop.call_soon(self._flush)
+        return await answer
+
+    async def scan(self, pattern: str) -> AsyncIterator[str]:
+        """Every key of the database that matches; some may come twice."""
+        cursor = b"0"
+        while True:
+            cursor, page = await self.call("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            for key in page:
+                yield key.decode()
+            if cursor == b"0":
+                return
+
+    async def close(self) -> None:
+        """Wait for the batches in flight, then disconnect."""
+        if self._batches:
+            await asyncio.wait(self._batches, timeout=self._timeout)
+        for connection in self._connections:
+            with contextlib.suppress(RedisError, OSError):
+                await connection.disconnect(nowait=True)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        while self._waiting and self._idle:
+            batch: list[_Waiting] = []
+            while self._waiting and len(batch) < self._most:
+                item = self._waiting.popleft()
+                if not item[1].done():  # its caller may be gone
+                    batch.append(item)
+            if not batch:
+                return
+            # A task of its own: cancelling one caller must not cut the others' connection.
+            task = asyncio.get_running_loop().create_task(self._run(self._idle.pop(), batch))
+            self._batches.add(task)
+            task.add_done_callback(self._batches.discard)
+
+    async def _run(self, connection: AbstractConnection, batch: list[_Waiting]) -> None:
+        sent = False
+        try:
+            async with asyncio.timeout(self._timeout):
+                if not connection.is_connected or connection._reader.at_eof():  # type: ignore[union-attr]
+                    await connection.disconnect(nowait=True)
+                    await connection.connect()  # type: ignore[no-untyped-call]
+                packed = connection.pack_commands([command for command, _ in batch])
+                sent = True
+                connection._writer.writelines(packed)  # type: ignore[union-attr]
+                await self._read(connection, batch)
+        except (RedisError, OSError, TimeoutError, asyncio.CancelledError) as error:
+            with contextlib.suppress(RedisError, OSError):
+                await connection.disconnect(nowait=True)
+            self._fail(batch, error, sent=sent)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self._idle.append(connection)
+            if self._waiting:
+                self._flush()
+
+    async def _read(self, connection: AbstractConnection, batch: list[_Waiting]) -> None:
+        stream = cast(asyncio.StreamReader, connection._reader)
+        parser = connection._parser._reader  # type: ignore[attr-defined]
+        for _, answer in batch:
+            reply = parser.gets(False)
+            while reply is False:
+                data = await stream.read(65536)
+                if not data:
+                    raise ConnectionResetError("Redis closed the connection")
+                parser.feed(data)
+                reply = parser.gets(False)
+            if answer.done():
+                continue
+            if isinstance(reply, Exception):
+                answer.set_exception(reply)
+            else:
+                answer.set_result(reply)
+
+    def _fail(self, batch: list[_Waiting], error: BaseException, *, sent: bool) -> None:
+        reason = str(error) or type(error).__name__
+        for _, answer in batch:
+            if not answer.done():
+                answer.set_exception(Unavailable(reason, sent=sent))
+        if isinstance(error, TimeoutError):
+            # They waited as long already, and would wait as long again.
+            for _, answer in self._waiting:
+                if not answer.done():
+                    answer.set_exception(Unavailable(reason, sent=False))
+            self._waiting.clear()
+
+
+class ClusterLink:
+    """The same on Redis Cluster: redis-py finds the node of each command, which goes out by
+    itself."""
+
+    ordered = False
+
+    def __init__(self, url: str, *, timeout: float = 0.6) -> None:
+        self._cluster = RedisCluster.from_url(
+            url,
+            protocol=2,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._timeout = timeout
+
+    async def call(self, *command: Argument) -> Any:
+        """Run one command on the node of its keys; raise Unavailable without an answer."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._cluster.execute_command(*command)
+        except ResponseError:
+            raise
+        except (RedisError, OSError, TimeoutError) as error:
+            raise Unavailable(str(error) or type(error).__name__, sent=True) from error
+
+    async def scan(self, pattern: str) -> AsyncIterator[str]:
+        """Every key of every primary that matches; some may come twice."""
+
+        async for key in self._cluster.scan_iter(match=pattern, count=1000):
+            yield key.decode()
+
+    async def close(self) -> None:
+        """Disconnect from every node."""
+        await self._cluster.aclose()
+
+
+async def connect(url: str, *, timeout: float = 0.6) -> Redis:
+    """The right link for the server behind `url`: it is asked whether it runs as a cluster."""
+    probe = blocking_client(url, timeout=timeout)
+    try:
+        info = await probe.info("cluster")
+    finally:
+        await probe.aclose()
+    return (
+        ClusterLink(url, timeout=timeout)
+        if info.get("cluster_enabled")
+        else Link(url, timeout=timeout)
+    )
+
+
+def blocking_client(url: str, *, timeout: float | None = None) -> redis.asyncio.Redis:
+    """A redis-py client of its own for subscriptions and blocking reads; retries nothing."""
+    return redis.asyncio.Redis.from_url(
+        url,
+        protocol=2,
+        socket_timeout=timeout,
+        socket_connect_timeout=timeout or 2.0,
+        retry=Retry(NoBackoff(), 0),
+    )
