@@ -94,7 +94,7 @@ def service(
     password  of the role `hordechat` on TCP; the socket lies in a folder that only its owner may
               enter
     mode      as `choose_mode` says, unless given
-    durable   False for tests: nothing is flushed to disk
+    durable   False for tests: nothing is flushed to disk, so a power cut may break it (a kill may not)
     """
     host = _host(mode or choose_mode())
     data = directory / "data"
@@ -108,7 +108,7 @@ def service(
     settings["unix_socket_directories"] = str(socket_dir) if socket_dir else ""
     settings["unix_socket_permissions"] = "0700"
     if not durable:
-        settings |= {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+        settings |= {"fsync": "off", "full_page_writes": "off"}
 
     def prepare() -> None:
         if socket_dir:

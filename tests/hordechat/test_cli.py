@@ -1,0 +1,229 @@
+import json
+import sys
+from types import SimpleNamespace
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from hordechat.cli import main
+from hordechat.datadir import DataDir, Run
+
+SERVERS = {"REDIS_URL": "redis://r", "DATABASE_URL": "postgresql://d"}
+NOTHING = {
+    "REDIS_URL": "", "DATABASE_URL": "", "S3_ENDPOINT_URL": "", "HORDE_PARTITIONS": "",
+    "HORDE_SECRET": "",
+}  # fmt: skip
+
+
+def _all_commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = []
+    for name, command in group.commands.items():
+        found.append((*path, name))
+        if isinstance(command, click.Group):
+            found += _all_commands(command, (*path, name))
+    return found
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[tuple[str, tuple, dict]]:
+    """What reached `hordechat.commands`, which stands in here: its own tests are elsewhere."""
+    made: list[tuple[str, tuple, dict]] = []
+
+    def record(name: str, answer: object = None):
+        def function(*args, **kwargs):
+            made.append((name, args, kwargs))
+            return answer
+
+        return function
+
+    names = ("migrate", "web", "projector", "settler", "janitor", "rebuild", "log", "run_worker")
+    stand_in = SimpleNamespace(**{name: record(name) for name in names})
+    stand_in.verify = record("verify", answer=False)
+    stand_in.demo = record("demo", answer=0)
+    stand_in.user_create = record("user_create", {"id": 1, "username": "a#1", "api_key": "k"})
+    monkeypatch.setitem(sys.modules, "hordechat.commands", stand_in)
+    monkeypatch.setattr("hordechat.commands", stand_in, raising=False)
+    monkeypatch.setattr("hordechat.logs.configure", lambda *_: None)
+    return made
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run the program on a data directory of this test's own."""
+
+    def invoke(*args: str, env: dict[str, str] = SERVERS):
+        with_data = args if args[0] == "demo" else (*args, "--data-dir", str(tmp_path))
+        return CliRunner().invoke(main, with_data, env=NOTHING | env)
+
+    return invoke
+
+
+@pytest.mark.parametrize("path", _all_commands(main), ids=" ".join)
+def test_every_command_explains_itself(path):
+    result = CliRunner().invoke(main, [*path, "--help"])
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Usage: main {' '.join(path)}")
+    assert "--data-dir" in result.stdout or path in {("demo",), ("user",)}
+
+
+def test_the_commands_are_those_that_operators_rely_on():
+    assert {" ".join(path) for path in _all_commands(main)} == {
+        "up", "info", "user", "user create", "worker", "settings", "migrate", "web", "projector",
+        "settler", "janitor", "rebuild", "verify", "log", "demo",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "call", "kwargs"),
+    [
+        (["migrate"], "migrate", {}),
+        (
+            ["web", "--port", "81", "--host", "::1", "--web-workers", "3"],
+            "web",
+            {"host": "::1", "port": 81, "workers": 3},
+        ),
+        (["projector", "status"], "projector", {"name": "status", "take": None}),
+        (["projector", "status", "--take", "2"], "projector", {"name": "status", "take": 2}),
+        (["settler"], "settler", {"take": None}),
+        (["janitor", "--take", "1"], "janitor", {"take": 1}),
+        (["rebuild", "state"], "rebuild", {"what": "state"}),
+        (["log"], "log", {"request_id": None}),
+        (
+            ["log", "--request", "00000000-0000-4000-8000-000000000000"],
+            "log",
+            {"request_id": "00000000-0000-4000-8000-000000000000"},
+        ),
+        (
+            ["user", "create", "anna", "--kudos", "2.5", "--trusted"],
+            "user_create",
+            {"name": "anna", "kudos": 2.5, "trusted": True, "moderator": False},
+        ),
+    ],
+)
+def test_a_command_calls_its_function(run, calls, args, call, kwargs):
+    result = run(*args)
+
+    assert result.exit_code == 0, result.output
+    ((name, (given,), named),) = calls
+    assert (name, named) == (call, kwargs)
+    assert given.redis_url == SERVERS["REDIS_URL"]
+
+
+def test_an_account_is_printed_as_json(run, calls):
+    assert json.loads(run("user", "create", "a").stdout) == {
+        "id": 1, "username": "a#1", "api_key": "k",
+    }  # fmt: skip
+
+
+def test_a_difference_found_by_verify_is_exit_1(run, calls):
+    assert run("verify").exit_code == 1
+
+
+def test_demo_passes_its_exit_code_on(run, calls):
+    assert run("demo").exit_code == 0
+
+
+def test_the_worker_needs_no_servers_but_a_url(run, calls):
+    result = run(
+        "worker", "--url", "http://h", "--api-key", "k", "--name", "w", "--model", "m", env={}
+    )
+
+    assert result.exit_code == 0, result.output
+    assert calls == [
+        (
+            "run_worker",
+            (),
+            {"url": "http://h", "api_key": "k", "name": "w", "model": "m", "backend": "echo"},
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["migrate"], "No servers: no `hordechat up` runs on"),
+        (["info"], "No `hordechat up` runs on"),
+        (["worker", "--api-key", "k", "--name", "w", "--model", "m"], "give --url"),
+    ],
+)
+def test_without_servers_it_says_what_to_do(run, calls, args, sentence):
+    result = run(*args, env={})
+
+    assert result.exit_code != 0
+    assert sentence in result.stderr
+    assert calls == []
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["log", "--request", "../x"],
+        ["projector", "status", "--take", "0"],
+        ["up", "--port", "70000"],
+        ["worker", "--url", "u", "--api-key", "k", "--name", "w", "--model", "m", "--backend", "x"],
+        ["user", "create", "a", "--kudos", "-1"],
+    ],
+)
+def test_bad_arguments_are_refused(run, calls, args):
+    assert run(*args).exit_code == 2
+    assert calls == []
+
+
+def test_a_bad_setting_is_refused_by_its_name(run, calls):
+    result = run("migrate", env=SERVERS | {"HORDE_PARTITIONS": "0"})
+
+    assert result.exit_code == 1
+    assert "HORDE_PARTITIONS" in result.stderr
+
+
+@pytest.fixture
+def running_up(tmp_path):
+    """A data directory that looks as if `up` ran on it."""
+    data = DataDir(tmp_path)
+    data.write_run(Run(url="http://u", redis_url="r", database_url="d", s3_endpoint_url="s", pid=1))
+    data.write_environment({"REDIS_URL": "redis://up", "DATABASE_URL": "d", "HORDE_SECRET": "s"})
+    with data.lock():
+        yield data
+
+
+def test_servers_are_found_through_the_data_directory(run, calls, running_up):
+    assert run("migrate", env={}).exit_code == 0
+
+    ((_, (given,), _),) = calls
+    assert (given.redis_url, given.secret) == ("redis://up", "s")
+
+
+def test_the_environment_wins_over_the_data_directory(run, calls, running_up):
+    assert run("migrate", env={"REDIS_URL": "redis://mine"}).exit_code == 0
+
+    ((_, (given,), _),) = calls
+    assert given.redis_url == "redis://mine"
+
+
+def test_the_worker_finds_the_running_service(run, calls, running_up):
+    assert run("worker", "--api-key", "k", "--name", "w", "--model", "m", env={}).exit_code == 0
+
+    assert calls[0][2]["url"] == "http://u"
+
+
+def test_info_says_nothing_about_how_to_end_processes(run, running_up):
+    assert set(json.loads(run("info").stdout)) == {
+        "url", "redis_url", "database_url", "s3_endpoint_url", "pid", "processes",
+    }  # fmt: skip
+
+
+def test_settings_as_json_have_five_columns_and_no_secrets(run):
+    result = run("settings", "--json", env={"S3_SECRET_KEY": "hush"})
+
+    rows = json.loads(result.stdout)
+    assert rows[0].keys() == {"name", "value", "default", "unit", "meaning"}
+    assert "hush" not in result.stdout
+
+
+def test_settings_as_a_table_name_each(run):
+    result = run("settings")
+
+    assert result.exit_code == 0
+    assert "HORDE_UNTRUSTED_TEXT_JOB_LEASE_CAP_SECONDS" in result.stdout
