@@ -322,12 +322,9 @@ def test_nobody_reading_its_stderr_stops_nothing(tmp_path):
     program.write_text(PROCESS)
     script = tmp_path / "noisy.sh"
     noise = f"{sys.executable} -c \"print(('y' * 1023 + chr(10)) * 2048)\""
-    script.write_text(f"{noise}
-exec {sys.executable} {program} web {tmp_path}
-")
+    script.write_text(f"{noise}\nexec {sys.executable} {program} web {tmp_path}\n")
     procfile = tmp_path / "Procfile"
-    procfile.write_text(f"web: /bin/sh {script}
-")
+    procfile.write_text(f"web: /bin/sh {script}\n")
     command = [sys.executable, "-m", "hordechat", "up", "--port", "0"]
     with subprocess.Popen(
         [*command, "--data-dir", str(tmp_path / "data"), "--procfile", str(procfile)],
