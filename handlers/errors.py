@@ -13,7 +13,7 @@ class Refused(Exception):
     """The request was refused."""
 
     def __init__(self, message: str | None = None, **extra: Any) -> None:
-        super().__init__(message or (type(self).__doc__ or "").strip())
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
         self.message = str(self)
         self.extra = extra
         """Further members of the answer's body."""
@@ -32,6 +32,18 @@ class UnsupportedChatParameter(Refused):
 
 class ChatRequestConflict(Refused):
     """Two parameters contradict each other."""
+
+
+class NulByteInPayload(Refused):
+    """A NUL character (U+0000) is not allowed."""
+
+
+class TooManyStopSequences(Refused):
+    """Too many stop sequences: at most 128 distinct ones are allowed."""
+
+
+class ExcessiveStopSequence(Refused):
+    """The stop sequences are too long: at most 2000 characters in all are allowed."""
 
 
 class RequestTooLarge(Refused):

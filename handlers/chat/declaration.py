@@ -1,0 +1,138 @@
+"""What a worker declares with a pop (spec, Chat declaration on pop; text_path_reference.md 5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from events.types import Declaration
+from handlers.chat import documents
+from handlers.chat.vocabulary import FEATURES, GUARANTEES, IMAGE_TRANSPORTS
+from handlers.errors import BadRequest, ChatDeclarationInvalid
+
+MAX_MODELS = 200
+MAX_TOKENS = 2**31 - 1
+"""A declared limit above this says no more than this."""
+
+_CHAT_KEYS = (
+    "chat_jobs",
+    "prompt_jobs",
+    "chat_features",
+    "chat_limits",
+    "model_id",
+    "image_transports",
+)
+_KNOWN = FEATURES | GUARANTEES
+
+
+class ChatLimits(msgspec.Struct, frozen=True):
+    """The limits that chat jobs run under, in tokens."""
+
+    max_context_length: Annotated[int, Meta(ge=0)]
+    max_length: Annotated[int, Meta(ge=0)]
+    tools_max_temperature: Annotated[float, Meta(ge=0)] | None = None
+
+
+class Pop(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /v2/generate/text/pop`. Unknown keys are ignored, as on text routes.
+
+    Null in an optional key is the same as leaving it out.
+    """
+
+    name: Annotated[str, Meta(max_length=1000)]
+    models: list[Annotated[str, Meta(min_length=1, max_length=255)]] | None = None
+    bridge_agent: Annotated[str, Meta(max_length=1000)] | None = None
+    threads: Annotated[int, Meta(ge=1, le=50)] | None = None
+    amount: Annotated[int, Meta(ge=1, le=20)] | None = None
+    max_length: int | None = None
+    max_context_length: int | None = None
+    chat_jobs: bool | None = None
+    prompt_jobs: bool | None = None
+    chat_features: list[str] | None = None
+    chat_limits: ChatLimits | None = None
+    model_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    image_transports: list[str] | None = None
+
+
+class Declared(NamedTuple):
+    """Who pops, and what for."""
+
+    name: str
+    declaration: Declaration
+
+
+_decoder = msgspec.json.Decoder(Pop)
+MAX_NAME = 100
+
+
+def read(raw: bytes, owner: str) -> Declared:
+    """Read the body of a pop by a worker of `owner` (the alias, `name#id`).
+
+    Raise ChatDeclarationInvalid for the chat fields, BadRequest for all others, NulByteInPayload.
+    """
+    try:
+        pop = documents.decode(_decoder, raw)
+    except documents.Misfit as misfit:
+        fault = misfit.fault
+        if fault.path.startswith(_CHAT_KEYS):
+            raise ChatDeclarationInvalid(
+                f"{fault.path}: {fault.reason}", errors={fault.path: fault.reason}
+            ) from None
+        raise documents.invalid(fault) from None
+    documents.refuse_nul(raw, pop)
+    name = pop.name.strip()
+    if not 1 <= len(name) <= MAX_NAME:
+        reason = f"Expected 1 to {MAX_NAME} characters"
+        raise documents.invalid(documents.Fault("name", reason, unknown=False))
+    return Declared(name, _declaration(pop, _servable(pop.models or (), owner)))
+
+
+def _servable(models: Iterable[str], owner: str) -> tuple[str, ...]:
+    """Each once; `model::name#id` is a private model, which only its owner's workers serve."""
+    own = dict.fromkeys(
+        model for model in models if "::" not in model or model.rsplit("::", 1)[1] == owner
+    )
+    if not own:
+        raise BadRequest("Unfortunately we cannot accept workers serving no model of their own.")
+    return tuple(own)
+
+
+def _declaration(pop: Pop, models: tuple[str, ...]) -> Declaration:
+    chat = pop.chat_jobs is True
+    prompts = pop.prompt_jobs is not False
+    if not prompts and not chat:
+        raise ChatDeclarationInvalid("prompt_jobs false needs chat_jobs true.")
+    texts = Declaration(
+        models=models[:MAX_MODELS],
+        bridge_agent=(pop.bridge_agent or "").strip() or "unknown:0:unknown",
+        threads=pop.threads or 1,
+        max_length=_tokens(pop.max_length, 512),
+        max_context_length=_tokens(pop.max_context_length, 2048),
+    )
+    if not chat:
+        return texts
+    limits = pop.chat_limits
+    if limits is None:
+        raise ChatDeclarationInvalid("chat_jobs needs chat_limits.")
+    if pop.model_id is None:
+        raise ChatDeclarationInvalid("chat_jobs needs model_id.")
+    if pop.model_id not in models:
+        raise ChatDeclarationInvalid("model_id must be one of models.")
+    return msgspec.structs.replace(
+        texts,
+        chat_jobs=True,
+        prompt_jobs=prompts,
+        model_id=pop.model_id,
+        chat_features=tuple(sorted(_KNOWN.intersection(pop.chat_features or ()))),
+        chat_max_context_length=_tokens(limits.max_context_length, 0),
+        chat_max_length=_tokens(limits.max_length, 0),
+        chat_tools_max_temperature=limits.tools_max_temperature,
+        image_transports=tuple(sorted(IMAGE_TRANSPORTS.intersection(pop.image_transports or ()))),
+    )
+
+
+def _tokens(value: int | None, default: int) -> int:
+    return default if value is None else max(0, min(value, MAX_TOKENS))
