@@ -10,10 +10,14 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+# An environment cannot be moved: where this checkout is not where it was, or its Python is gone, set up anew.
+ifneq ($(shell $(BIN)/python -c 'print(open("$(READY)").read())' 2>/dev/null),$(CURDIR))
+$(shell rm -f $(READY))
+endif
 # `make test ARGS="tests/lua -k lapse"` runs a part.
 ARGS ?=
 
-.PHONY: help setup demo test soak bench lint format types lua imports cov lock ci clean
+.PHONY: help setup demo test soak bench lint format types lua imports cov docs lock ci clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +26,6 @@ setup: $(READY) ## Create .venv and install what requirements.lock pins
 
 $(READY): requirements.lock pyproject.toml .ci/setup
 	@.ci/setup $(VENV)
-	@touch $@
 
 demo: setup ## Start everything, stream one chat job through it, show what happened, stop
 	@$(BIN)/hordechat demo

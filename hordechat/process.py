@@ -17,6 +17,11 @@ from hordechat.watchdog import identity, signal_group
 _POLL_SECONDS = 0.01
 
 
+# What a program may need from its surroundings to run at all: an interpreter built with a shared
+# library outside the system's folders is found through one of these.
+_SURROUNDINGS = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR")
+
+
 class StartFailed(Exception):
     """A process ended, or stayed silent, before it was ready."""
 
@@ -33,6 +38,11 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     crash_signal: int = signal.SIGKILL  # what ends it when `up` itself was killed
     uid: int | None = None  # run as this user and group; None: as ourselves
     gid: int | None = None
+
+
+def bare_environment() -> dict[str, str]:
+    """The little of our own environment that an embedded server gets: no setting, no secret."""
+    return {name: os.environ[name] for name in _SURROUNDINGS if name in os.environ}
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +104,11 @@ class Child:
         if self.ended() is None:
             self._process.send_signal(number)
 
+    def ask_to_stop(self) -> None:
+        """Send the stop signal; wake the leader if somebody had paused it, or it would not hear."""
+        self.send(self.command.stop_signal)
+        self.send(signal.SIGCONT)
+
     def kill(self) -> None:
         """Kill the whole group."""
         if self._process.returncode is None:
@@ -109,7 +124,7 @@ class Child:
 
     def stop(self) -> int:
         """Ask it to stop, wait as long as its command allows, kill the rest; return the code."""
-        self.send(self.command.stop_signal)
+        self.ask_to_stop()
         deadline = time.monotonic() + self.command.stop_seconds
         while self.ended() is None and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)

@@ -227,7 +227,7 @@ class Supervisor:
             started = time.monotonic()
             for keeper in group:
                 if keeper.child:
-                    keeper.child.send(keeper.command.stop_signal)
+                    keeper.child.ask_to_stop()
             while running := [k for k in group if k.child]:
                 for keeper in running:
                     late = time.monotonic() - started > keeper.command.stop_seconds

@@ -29,7 +29,7 @@ import msgspec
 import psycopg
 
 from hordechat.embedded import as_user
-from hordechat.process import Command, Service
+from hordechat.process import Command, Service, bare_environment
 
 Mode = Literal["plain", "namespace", "nobody"]
 
@@ -94,7 +94,7 @@ def service(
     password  of the role `hordechat` on TCP; the socket lies in a folder that only its owner may
               enter
     mode      as `choose_mode` says, unless given
-    durable   False for tests: nothing is flushed to disk, so a power cut may break it (a kill may not)
+    durable   False for tests: nothing is flushed to disk; a kill loses nothing, a power cut may
     """
     host = _host(mode or choose_mode())
     data = directory / "data"
@@ -209,7 +209,7 @@ def _data_argument(data: Path, host: Host) -> str:
 
 
 def _env() -> dict[str, str]:
-    return {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
+    return bare_environment() | {"LC_ALL": "C", "TZ": "UTC"}
 
 
 def _create(data: Path, programs: Path, host: Host, password: str, *, durable: bool) -> None:

@@ -1,11 +1,10 @@
 """The embedded S3 store: `nanio` with keys of our own."""
 
 import http.client
-import os
 import sys
 from pathlib import Path
 
-from hordechat.process import Command, Service
+from hordechat.process import Command, Service, bare_environment
 
 
 def service(directory: Path, port: int, *, access_key: str, secret_key: str) -> Service:
@@ -35,8 +34,8 @@ def service(directory: Path, port: int, *, access_key: str, secret_key: str) -> 
         command=Command(
             name="s3",
             argv=(sys.executable, "-P", "-m", "nanio", "serve", *flags),
-            env={
-                "PATH": os.defpath,
+            env=bare_environment()
+            | {
                 "NANIO_ACCESS_KEY": access_key,
                 "NANIO_SECRET_KEY": secret_key,
             },

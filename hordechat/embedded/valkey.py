@@ -9,7 +9,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from hordechat.process import Command, Service
+from hordechat.process import Command, Service, bare_environment
 
 _CONFIG = """\
 # Written at each start by hordechat; changes are lost.
@@ -87,7 +87,7 @@ def service(
         command=Command(
             name="valkey-cluster" if cluster else "valkey",
             argv=(str(binary()), str(config)),
-            env={"PATH": os.defpath},
+            env=bare_environment(),
             cwd=Path("/"),
             stop_seconds=30.0,  # it writes and flushes its file before it goes
             crash_signal=signal.SIGTERM,

@@ -406,3 +406,12 @@ def test_lines_of_processes_are_json(start, tmp_path):
 
     assert up.lines("own")[0] == {"event": "own", "n": 1}
     assert up.lines("plain words")[0]["process"] == "janitor"
+
+
+def test_a_paused_process_stops_too(start):
+    up = start().ready()
+    until(lambda: up.helpers("settler"))
+    os.kill(up.pid("settler"), signal.SIGSTOP)
+
+    assert up.stop() == 0
+    assert "settler" in (up.folder / "ends").read_text()
