@@ -57,7 +57,7 @@ lua: setup ## Expand the Lua scripts into build/lua and run luacheck over them
 	@rm -rf build/lua
 	@$(BIN)/python -m lua.scripts build/lua
 	@command -v luacheck >/dev/null || { echo "luacheck is missing: install the Debian package lua-check" >&2; exit 1; }
-	@luacheck --quiet build/lua
+	@luacheck --no-color --quiet build/lua
 
 imports: setup ## Check the import contract (import-linter)
 	@$(BIN)/lint-imports
