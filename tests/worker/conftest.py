@@ -15,7 +15,7 @@ HANG = object()
 """In place of an answer: none comes."""
 
 Answer = Any
-"""(status, body), (status, body, headers), DROP, HANG, or a function of the body to one of these."""
+"""(status, body), (status, body, headers), DROP, HANG, or a function of the body to one of them."""
 
 
 @dataclass
