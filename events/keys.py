@@ -32,7 +32,11 @@ EPHEMERAL = (
     "horde:chat:lease:",
     "horde:chat:stream:",
 )
+PARTITIONS = "horde:partitions"
+"""How many partitions this deployment has, recorded at its first start. Has no hash tag."""
+
 DURABLE = (
+    PARTITIONS,
     "horde:events",
     "horde:control",
     "horde:chat:image_delete_retry",

@@ -39,53 +39,66 @@ class Janitor:
         self._log = log
         self._limits = limits
         self._partition = partition
-        self._came: set[str] = set()
-        """Admissions past their deadline whose request exists: the settler will release them,
-        nobody else."""
+        self._judged: set[str] = set()
+        """Admissions past their deadline that came, or were given up: the settler releases them."""
 
     async def sweep(self) -> Swept:
         """Make one pass.
 
         Whatever it could not do is still due in the next.
         """
+        # Admissions first: a request that is about to expire still shows that it came.
+        abandoned = await self._abandon()
         lapsed = await self._each("lease", self._lapse)
         expired = await self._each(
-            "request", lambda member, _: expire(self._log, self._limits, member)
+            "request", lambda request_id: expire(self._log, self._limits, request_id)
         )
-        abandoned = await self._each("admission", self._abandon)
         swept = Swept(lapsed, expired, abandoned)
         if any(swept):
             logger.info("swept", partition=self._partition, **swept._asdict())
         return swept
 
-    async def _each(self, what: Due, act: Callable[[str, int], Awaitable[bool]]) -> int:
-        """Act on all that was due when the pass began, page by page; count what ended."""
+    async def _each(self, what: Due, act: Callable[[str], Awaitable[bool]]) -> int:
+        """Act on all that was due when the pass began, page by page; count what ended by it."""
         now = await self._log.now_ms(self._partition)
         ended = stayed = 0
-        while True:
-            page = await self._log.read(
-                "ZRANGE", self._log.keys.due(self._partition, what), "-inf", now, "BYSCORE",
-                "LIMIT", stayed, PAGE, "WITHSCORES",
-            )  # fmt: skip
-            if not page:
-                break
-            due = [(page[i].decode(), int(float(page[i + 1]))) for i in range(0, len(page), 2)]
-            done = sum(await asyncio.gather(*(act(member, score) for member, score in due)))
+        while page := await self._page(what, now, stayed):
+            done = sum(await asyncio.gather(*(act(member) for member, _ in page)))
             ended += done
-            stayed += len(due) - done
+            stayed += len(page) - done
         return ended
 
-    async def _lapse(self, generation_id: str, _: int) -> bool:
-        request = await self._log.read("HGET", self._log.keys.generation(generation_id), "request")
-        return request is not None and await lapse(
-            self._log, self._limits, request.decode(), generation_id
-        )
+    async def _abandon(self) -> int:
+        """Give up what never came; count it. An entry stays due until the settler releases it."""
+        now = await self._log.now_ms(self._partition)
+        seen: set[str] = set()
+        abandoned = 0
+        while page := await self._page("admission", now, len(seen)):
+            fresh = [(member, due) for member, due in page if member not in self._judged]
+            for (member, _), verdict in zip(
+                fresh, await asyncio.gather(*(self._judge(*each) for each in fresh)), strict=True
+            ):
+                if verdict is not None:
+                    self._judged.add(member)
+                    abandoned += verdict
+            seen.update(member for member, _ in page)
+        self._judged &= seen
+        return abandoned
 
-    async def _abandon(self, member: str, deadline_ms: int) -> bool:
-        """The entry stays due until the settler releases it, so it never counts as gone from the
-        page."""
-        if member not in self._came:
-            user_id, request_id = member.split(":", 1)
-            await abandon(self._log, self._limits, int(user_id), request_id, deadline_ms)
-            self._came.add(member)
-        return False
+    async def _page(self, what: Due, now: int, skip: int) -> list[tuple[str, int]]:
+        flat = await self._log.read(
+            "ZRANGE", self._log.keys.due(self._partition, what), "-inf", now, "BYSCORE",
+            "LIMIT", skip, PAGE, "WITHSCORES",
+        )  # fmt: skip
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return [(member.decode(), int(float(score))) for member, score in pairs]
+
+    async def _judge(self, member: str, deadline_ms: int) -> bool | None:
+        user_id, request_id = member.split(":", 1)
+        return await abandon(self._log, self._limits, int(user_id), request_id, deadline_ms)
+
+    async def _lapse(self, generation_id: str) -> bool:
+        request = await self._log.read("HGET", self._log.keys.generation(generation_id), "request")
+        if request is None:
+            return False
+        return await lapse(self._log, self._limits, request.decode(), generation_id)

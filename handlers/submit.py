@@ -126,26 +126,25 @@ async def _admit(
 
 async def abandon(
     log: Log, limits: Limits, user_id: int, request_id: str, deadline_ms: int
-) -> bool:
-    """Give up an admission whose deadline passed; false where the request came, or the deadline is
-    still ahead."""
+) -> bool | None:
+    """Give up an admission whose deadline passed. Whether it was given up: false where the request
+    came, None where its deadline is still ahead.
+
+    A request that came and is gone again, unseen, is called abandoned: its release is the same.
+    """
     partition = log.keys.of(request_id)
+    event = Abandoned(request_id=request_id, user_id=user_id, ttl=limits.request_ttl)
     try:
-        answer = await log.run(
+        (position,) = await log.run(
             "abandon",
             partition,
             {
                 "request": log.keys.request(request_id),
                 "due_request": log.keys.due(partition, "request"),
             },
-            {
-                "deadline_ms": deadline_ms,
-                "event": codec.encode(
-                    Abandoned(request_id=request_id, user_id=user_id, ttl=limits.request_ttl)
-                ),
-            },
+            {"deadline_ms": deadline_ms, "event": codec.encode(event)},
         )
-    except Refusal:
-        return False
-    logger.info("abandoned", request_id=request_id, position=answer[0].decode())
+    except Refusal as refusal:
+        return False if refusal.word == "EXISTS" else None
+    logger.info("abandoned", request_id=request_id, position=position.decode())
     return True

@@ -128,8 +128,7 @@ def _differences(key: str, live: Fields, folded: Fields) -> list[Difference]:
 
 async def _read(log: Log, key: str) -> Fields:
     """A key's whole value as fields, whatever its type; empty where it is absent."""
-    kind = await log.read("TYPE", key)
-    match kind.decode() if isinstance(kind, bytes) else kind:
+    match (await log.read("TYPE", key)).decode():
         case "hash":
             flat = await log.read("HGETALL", key)
         case "zset":
@@ -140,10 +139,5 @@ async def _read(log: Log, key: str) -> Fields:
             return {}
         case other:
             return {"(type)": other}
-    if isinstance(flat, dict):
-        return {name.decode(): value.decode() for name, value in flat.items()}
-    return {flat[i].decode(): _text(flat[i + 1]) for i in range(0, len(flat), 2)}
-
-
-def _text(value: bytes | float) -> str:
-    return value.decode() if isinstance(value, bytes) else f"{value:.0f}"
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return {name.decode(): value.decode() for name, value in pairs}

@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol, cast
 
 import redis.asyncio
+from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry
@@ -30,6 +31,7 @@ __all__ = [
     "Link",
     "Redis",
     "ResponseError",
+    "Tail",
     "Unavailable",
     "blocking_client",
     "connect",
@@ -168,7 +170,7 @@ class Link:
         parser = connection._parser._reader  # type: ignore[attr-defined]
         for _, answer in batch:
             reply = parser.gets(False)
-            while reply is False:
+            while reply is NOT_ENOUGH_DATA:
                 data = await stream.read(65536)
                 if not data:
                     raise ConnectionResetError("Redis closed the connection")
@@ -214,7 +216,7 @@ class ClusterLink:
         """Run one command on the node of its keys; raise Unavailable without an answer."""
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._cluster.execute_command(*command)
+                return _flat(await self._cluster.execute_command(*command))
         except ResponseError:
             raise
         except (RedisError, OSError, TimeoutError) as error:
@@ -229,6 +231,47 @@ class ClusterLink:
     async def close(self) -> None:
         """Disconnect from every node."""
         await self._cluster.aclose()
+
+
+def _flat(reply: Any) -> Any:
+    """The reply in the shape that the wire gives: redis-py makes dicts and tuples of some."""
+    if isinstance(reply, Mapping):
+        return [_flat(each) for pair in reply.items() for each in pair]
+    if isinstance(reply, list | tuple):
+        return [_flat(each) for each in reply]
+    return reply
+
+
+class Tail:
+    """Reads logs as they grow, on a connection of its own.
+
+    Serves a single server and a cluster.
+    """
+
+    def __init__(self, url: str, *, cluster: bool) -> None:
+        self._client: Any = (
+            RedisCluster.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0))
+            if cluster
+            else blocking_client(url, timeout=5.0)
+        )
+
+    async def read(
+        self, stream: str, after: str, *, count: int, block_ms: int
+    ) -> list[tuple[bytes, Mapping[bytes, bytes]]]:
+        """Up to `count` entries behind `after`; waits up to `block_ms` for the first.
+
+        Raise Unavailable.
+        """
+        try:
+            async with asyncio.timeout(block_ms / 1000 + 2.0):
+                answer = await self._client.xread({stream: after}, count=count, block=block_ms)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise Unavailable(str(error) or type(error).__name__, sent=True) from error
+        return answer[0][1] if answer else []
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._client.aclose()
 
 
 async def connect(url: str, *, timeout: float = 0.6) -> Redis:

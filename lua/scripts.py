@@ -163,7 +163,8 @@ class Scripts:
 
     async def preload(self, name: str) -> None:
         """Make the script known to Redis, for callers that issue many runs whose order matters."""
-        await self.redis.call("SCRIPT", "LOAD", self._scripts[name].source)
+        if self.redis.ordered:
+            await self.redis.call("SCRIPT", "LOAD", self._scripts[name].source)
 
     async def _evaluate(self, script: Script, command: list[Argument]) -> list[bytes]:
         try:

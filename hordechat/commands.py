@@ -1,0 +1,286 @@
+"""What each subcommand does: connect, build the parts, call a handler or a loop."""
+
+import asyncio
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from events import codec
+from events.base import Position
+from handlers.accounts import open_account, open_anonymous
+from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
+from handlers.janitor import Janitor
+from handlers.log import Log
+from handlers.replay import read_log, rebuild_state
+from handlers.settle import Settler
+from handlers.verify import verify as compare
+from hordechat.duty import Duty
+from hordechat.opening import limits_of, open_log
+from hordechat.settings import Settings
+from lua.link import Link, Tail, Unavailable
+
+logger = structlog.get_logger()
+
+T = TypeVar("T")
+
+AMOUNT = 10_000  # kudos are counted in 10^-4
+SETTLE_COUNT = 500
+SETTLE_BLOCK_MS = 1000
+SETTLE_PAUSE = (
+    0.02  # seconds between runs while busy: nobody waits for an effect, and runs share scripts
+)
+RETRY_SECONDS = 0.5
+
+
+def _with_log(settings: Settings, work: Callable[[Log], Awaitable[T]]) -> T:
+    async def run() -> T:
+        log = await open_log(settings)
+        try:
+            return await work(log)
+        finally:
+            await log.close()
+
+    return asyncio.run(run())
+
+
+def web(settings: Settings, *, host: str, port: int, workers: int) -> None:
+    """Serve HTTP until SIGTERM."""
+    from hordechat.server import serve
+
+    serve(settings, host=host, port=port, workers=workers)
+
+
+def migrate(settings: Settings) -> None:
+    """Bring Postgres to this version's tables, and make sure that the anonymous account exists."""
+    from projections.migrate import migrate as migrate_database
+
+    migrate_database(settings.database_url)
+    if settings.redis_url:
+        _with_log(settings, open_anonymous)
+
+
+def projector(settings: Settings, *, name: str, take: int | None) -> None:
+    """Keep one read model up to date until SIGTERM."""
+    from projections.runner import run
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    run(
+        name,
+        redis_url=settings.redis_url,
+        database_url=settings.database_url,
+        partitions=settings.partitions,
+        take=take,
+        batch=settings.projector_batch,
+        pause_ms=settings.projector_pause_ms,
+        stop=stop,
+    )
+
+
+def settler(settings: Settings, *, take: int | None) -> None:
+    """Settle until SIGTERM."""
+
+    async def work(log: Log, partition: int) -> None:
+        tail = Tail(settings.redis_url, cluster=not isinstance(log.redis, Link))
+        try:
+            await _again(lambda: _settle(log, tail, partition), "settler", partition)
+        finally:
+            await tail.close()
+
+    _on_duty(settings, "settler", take, work)
+
+
+async def _settle(log: Log, tail: Tail, partition: int) -> None:
+    settling = Settler(log, partition)
+    after = str(await settling.start())
+    stream = log.keys.events(partition)
+    while True:
+        raw = await tail.read(stream, after, count=SETTLE_COUNT, block_ms=SETTLE_BLOCK_MS)
+        if not raw:
+            continue
+        run = [codec.decode(partition, id_, fields) for id_, fields in raw]
+        await settling.settle(run)
+        after = str(run[-1].position)
+        await asyncio.sleep(SETTLE_PAUSE)
+
+
+def janitor(settings: Settings, *, take: int | None) -> None:
+    """Clean up until SIGTERM."""
+
+    async def work(log: Log, partition: int) -> None:
+        cleaner = Janitor(log, limits_of(settings), partition)
+
+        async def sweep() -> None:
+            while True:
+                await cleaner.sweep()
+                await asyncio.sleep(settings.janitor_seconds)
+
+        await _again(sweep, "janitor", partition)
+
+    _on_duty(settings, "janitor", take, work)
+
+
+async def _again(work: Callable[[], Awaitable[None]], task: str, partition: int) -> None:
+    """Run work that never ends; begin anew where Redis was away.
+
+    Says so once for each absence.
+    """
+    away = False
+    while True:
+        try:
+            await work()
+        except (RedisUnavailable, Rebuilding, OutOfMemory, Unavailable) as error:
+            if not away:
+                logger.warning("waits_for_redis", task=task, partition=partition, reason=str(error))
+            away = True
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            away = False
+
+
+def _on_duty(
+    settings: Settings, task: str, take: int | None, work: Callable[[Log, int], Awaitable[None]]
+) -> None:
+    async def run(stop: asyncio.Event) -> None:
+        log = await _wait_for_log(settings, stop)
+        if log is None:
+            return
+        try:
+            duty = Duty(
+                settings.database_url,
+                task,
+                log.keys.all(),
+                take,
+                lambda partition: work(log, partition),
+            )
+            await duty.run(stop)
+        finally:
+            await log.close()
+
+    async def until_told() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await run(stop)
+
+    asyncio.run(until_told())
+
+
+async def _wait_for_log(settings: Settings, stop: asyncio.Event) -> Log | None:
+    """The log, once Redis answers; None where we are told to stop before."""
+    while not stop.is_set():
+        try:
+            return await open_log(settings)
+        except (RedisUnavailable, Unavailable, OSError) as error:
+            logger.warning("waits_for_redis", reason=str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+    return None
+
+
+def rebuild(settings: Settings, *, what: str) -> None:
+    """Fold hot state, or a read model, from the log again."""
+    if what == "state":
+        for partition, events in _with_log(settings, rebuild_state).items():
+            print(f"partition {partition}: {events} events folded")
+        return
+    from projections.runner import rebuild as rebuild_model
+
+    rebuild_model(
+        what,
+        redis_url=settings.redis_url,
+        database_url=settings.database_url,
+        partitions=settings.partitions,
+    )
+
+
+def verify(settings: Settings) -> bool:
+    """Compare hot state with the fold of its log; print every difference."""
+    from hordechat.datadir import free_port
+    from hordechat.embedded import valkey
+    from hordechat.process import running
+
+    with tempfile.TemporaryDirectory(prefix="hordechat-verify-") as folder:
+        service = valkey.service(Path(folder) / "scratch", free_port(), fsync="no")
+        with running(service, Path(folder) / "scratch.log"):
+
+            async def work(log: Log) -> list[Any]:
+                scratch = Log(Link(service.url, connections=1, timeout=60), log.keys, test=log.test)
+                try:
+                    return await compare(log, scratch)
+                finally:
+                    await scratch.close()
+
+            differences = _with_log(settings, work)
+    for difference in differences:
+        print(difference)
+    print("no difference" if not differences else f"{len(differences)} differences")
+    return not differences
+
+
+def log(settings: Settings, *, request_id: str | None) -> None:
+    """Print events, oldest first, one line each."""
+
+    async def work(opened: Log) -> None:
+        keys = opened.keys
+        partitions = keys.all() if request_id is None else [keys.of(request_id)]
+        for partition in partitions:
+            async for page in read_log(opened, partition):
+                for entry in page:
+                    line = describe(entry.recorded.position, entry.fields)
+                    if request_id is None or request_id in line:
+                        sys.stdout.write(line + "\n")
+
+    _with_log(settings, work)
+
+
+def describe(position: Position, fields: Any) -> str:
+    """One event as a line: time, position, word, and its fields as stored."""
+    from datetime import UTC, datetime
+
+    pairs = list(zip(fields[::2], fields[1::2], strict=True))
+    at = datetime.fromtimestamp(position.ms / 1000, UTC).isoformat(timespec="milliseconds")
+    told = " ".join(
+        f"{name.decode()}={value.decode()}" for name, value in pairs if name not in (b"type", b"v")
+    )
+    return f"{at} {position} {pairs[0][1].decode():<15} {told}"
+
+
+def user_create(
+    settings: Settings, *, name: str, kudos: float, trusted: bool, moderator: bool
+) -> dict[str, object]:
+    """Open an account; the answer is the only place where its key ever stands."""
+
+    async def work(opened: Log) -> tuple[int, str]:
+        return await open_account(
+            opened,
+            settings.secret,
+            name,
+            kudos=round(kudos * AMOUNT),
+            trusted=trusted,
+            moderator=moderator,
+        )
+
+    user_id, api_key = _with_log(settings, work)
+    return {"id": user_id, "username": f"{name}#{user_id}", "api_key": api_key}
+
+
+def run_worker(*, url: str, api_key: str, name: str, model: str, backend: str) -> None:
+    """Run the sample worker until SIGTERM."""
+    from worker import run
+
+    asyncio.run(run(url, api_key, name, model, backend))
+
+
+def demo(*, keep: bool) -> int:
+    """Show the whole service at work; return the exit code."""
+    from hordechat.demo import run
+
+    return run(keep=keep)

@@ -1,0 +1,49 @@
+"""From settings to the log and the numbers of its rules: what every process opens first."""
+
+from events.keys import PARTITIONS, Keys
+from handlers.limits import Limits
+from handlers.log import Log
+from hordechat.settings import Settings
+from lua.link import connect
+
+
+class WrongPartitions(Exception):
+    """The deployment was started with another number of partitions; it cannot change."""
+
+
+async def open_log(settings: Settings) -> Log:
+    """Connect to Redis; record or check the number of partitions.
+
+    Raise WrongPartitions.
+    """
+    redis = await connect(settings.redis_url, timeout=settings.redis_timeout_seconds)
+    log = Log(redis, Keys(settings.partitions), test=settings.test)
+    await log.read("SET", PARTITIONS, settings.partitions, "NX")
+    recorded = int(await log.read("GET", PARTITIONS))
+    if recorded != settings.partitions:
+        await log.close()
+        raise WrongPartitions(
+            f"This log has {recorded} partitions, HORDE_PARTITIONS says {settings.partitions}. "
+            "The number is fixed at the first start."
+        )
+    return log
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The numbers that the rules depend on."""
+    return Limits(
+        request_ttl=settings.request_ttl_seconds,
+        online_window=settings.online_window_seconds,
+        check_in_window=settings.check_in_window_seconds,
+        text_job_lease=settings.text_job_lease_seconds,
+        trusted_lease_cap=settings.trusted_text_job_lease_cap_seconds,
+        untrusted_lease_cap=settings.untrusted_text_job_lease_cap_seconds,
+        faulted_generations=settings.faulted_generations_limit,
+        admission_deadline=settings.admission_deadline_seconds,
+        fault_holdoff=settings.fault_holdoff_seconds,
+        progress_entries=settings.max_chat_progress_entries,
+        progress_bytes_per_token=settings.chat_progress_bytes_per_token,
+        progress_stream_ttl=settings.chat_progress_stream_ttl_seconds,
+        progress_stream_entries=settings.chat_progress_stream_max_entries,
+        progress_lease_grace=settings.chat_progress_lease_grace_seconds,
+    )

@@ -1,0 +1,30 @@
+"""A log on a real server, one partition or four on a cluster, with a clock that tests move."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from events.keys import Keys
+from handlers.limits import Limits
+from handlers.log import Log
+from lua.link import ClusterLink, Link
+from tests.handlers.pool import Pool
+
+
+@pytest.fixture(params=["one partition", "four on a cluster"])
+async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
+    """An empty log."""
+    if request.param == "one partition":
+        opened = Log(Link(request.getfixturevalue("redis_url")), Keys(1), test=True)
+    else:
+        opened = Log(ClusterLink(request.getfixturevalue("cluster_url")), Keys(4), test=True)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def pool(log: Log) -> Pool:
+    """Accounts, workers and requests over an empty log."""
+    return await Pool.opened(log, Limits())

@@ -1,0 +1,112 @@
+"""Random legal and illegal commands against the real scripts, drawn from one seeded source."""
+
+from __future__ import annotations
+
+import random
+
+from handlers import errors
+from handlers.pop import Assignment, give_back
+from tests.handlers.pool import Pool
+
+WORKERS = ("a", "b", "c", "d")
+CLOCK_STEPS = (0.2, 5, 40, 155, 700, 1250)
+
+
+class Driver:
+    """Issues one command at a time; remembers ids, dead ones included."""
+
+    def __init__(self, pool: Pool, seed: int) -> None:
+        self.pool = pool
+        self.random = random.Random(seed)
+        self.requests: list[str] = []
+        self.jobs: list[Assignment] = []
+        self.posted: dict[str, int] = {}
+        self.replied: dict[str, int] = {}
+        self._moves = (
+            (self.submit, 20),
+            (self.assign, 26),
+            (self.reply, 16),
+            (self.post, 14),
+            (self.fault, 6),
+            (self.cancel, 4),
+            (self.give_back, 5),
+            (self.check_in, 4),
+            (self.pass_time, 3),
+            (self.sweep, 3),
+            (self.settle, 2),
+        )
+
+    async def run(self, commands: int) -> None:
+        """Issue that many commands; refusals are part of the game."""
+        moves, weights = zip(*self._moves, strict=True)
+        for _ in range(commands):
+            move = self.random.choices(moves, weights)[0]
+            try:
+                await move()
+            except (errors.Refused,):
+                continue
+
+    def _some(self, of: list[str]) -> str:
+        # Recent ones mostly, so that lives go on; old and dead ones now and then.
+        return of[-1 - min(int(self.random.expovariate(0.25)), len(of) - 1)]
+
+    def _job(self) -> Assignment:
+        return self.jobs[-1 - min(int(self.random.expovariate(0.25)), len(self.jobs) - 1)]
+
+    async def submit(self) -> None:
+        self.requests.append(
+            await self.pool.submit(
+                jobs=self.random.choice((1, 1, 1, 2, 3)), stream=self.random.random() < 0.5
+            )
+        )
+
+    async def assign(self) -> None:
+        if not self.requests:
+            return
+        name = self.random.choice(WORKERS)
+        job = await self.pool.assign(self._some(self.requests), name)
+        if job is not None:
+            self.jobs.append(job)
+
+    async def reply(self) -> None:
+        if self.jobs:
+            generation_id = self._job().generation_id
+            await self.pool.reply(generation_id)
+            self.replied[generation_id] = self.replied.get(generation_id, 0) + 1
+
+    async def post(self) -> None:
+        if self.jobs:
+            generation_id = self._job().generation_id
+            seq = self.posted.get(generation_id, 0) + self.random.choice((1, 1, 1, 0, 2))
+            accepted = await self.pool.post(generation_id, seq, f"word {seq} ")
+            self.posted[generation_id] = accepted.seq
+
+    async def fault(self) -> None:
+        if self.jobs:
+            await self.pool.fault(self._job().generation_id)
+
+    async def cancel(self) -> None:
+        if self.requests:
+            await self.pool.cancel(self._some(self.requests))
+
+    async def give_back(self) -> None:
+        if self.jobs:
+            job = self._job()
+            spent = self.pool.log.keys.new_id_beside(job.request_id)
+            await give_back(
+                self.pool.log,
+                job.request_id,
+                spent if self.random.random() < 0.2 else job.generation_id,
+            )
+
+    async def check_in(self) -> None:
+        await self.pool.worker(self.random.choice(WORKERS))
+
+    async def pass_time(self) -> None:
+        await self.pool.pass_time(self.random.choice(CLOCK_STEPS))
+
+    async def sweep(self) -> None:
+        await self.pool.sweep()
+
+    async def settle(self) -> None:
+        await self.pool.settle()

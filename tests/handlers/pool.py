@@ -1,0 +1,184 @@
+"""A small pool to test with: what a client and a worker do, as short calls on the real handlers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from events.types import Declaration, Demand, Usage
+from handlers import cancel, pop, progress, reply, submit
+from handlers.accounts import Account, Accounts, open_account, open_anonymous
+from handlers.janitor import Janitor, Swept
+from handlers.limits import Limits
+from handlers.log import Log
+from handlers.replay import Entry, keys_of, read_log
+from handlers.settle import Settler
+
+SECRET = "a secret of the tests"
+MODEL = "test/model"
+DECLARATION = Declaration(
+    models=(MODEL,),
+    chat_jobs=True,
+    model_id=MODEL,
+    chat_features=("prompt_overflow_refused",),
+    chat_max_context_length=8192,
+    chat_max_length=1024,
+)
+REPLY = reply.Reply(
+    stored=b'{"message":{"role":"assistant","content":"hello"}}',
+    state="ok",
+    finish_reason="stop",
+    characters=5,
+    tool_calls=0,
+    seed=0,
+    usage=Usage(completion_tokens=2),
+)
+
+
+@dataclass
+class Pool:
+    """One client account, one worker owner, and as many workers as asked for."""
+
+    log: Log
+    limits: Limits
+    client: Account
+    owner: Account
+    accounts: Accounts
+    workers: pop.Workers
+    names: dict[str, pop.Worker] = field(default_factory=dict)
+
+    @classmethod
+    async def opened(cls, log: Log, limits: Limits) -> Pool:
+        """Open the accounts in an empty log."""
+        await open_anonymous(log)
+        accounts = Accounts(log, SECRET)
+        _, client = await open_account(log, SECRET, "client", kudos=1_000_000)
+        _, owner = await open_account(log, SECRET, "owner", trusted=True)
+        return cls(
+            log,
+            limits,
+            await accounts.find(client),
+            await accounts.find(owner),
+            accounts,
+            pop.Workers(log, limits),
+        )
+
+    async def submit(self, *, jobs: int = 1, stream: bool = False, max_length: int = 512) -> str:
+        """Queue a request; return its id."""
+        new = submit.NewRequest(
+            chat=True,
+            jobs=jobs,
+            max_length=max_length,
+            stream=stream,
+            demand=Demand(models=(MODEL,), features=("prompt_overflow_refused",)),
+            content={"messages": b'[{"role":"user","content":"hi"}]', "payload": b"{}"},
+        )
+        return (await submit.submit(self.log, self.limits, self.client, new)).request_id
+
+    async def worker(self, name: str = "w") -> pop.Worker:
+        """Check a worker in."""
+        worker = await self.workers.check_in(self.owner, name, DECLARATION)
+        self.names[name] = worker
+        return worker
+
+    async def assign(self, request_id: str, name: str = "w") -> pop.Assignment | None:
+        """Try to give a job of the request to a worker."""
+        worker = self.names.get(name) or await self.worker(name)
+        return await pop.assign(self.log, self.limits, worker, DECLARATION, request_id, MODEL)
+
+    async def held(self, generation_id: str) -> reply.Held:
+        """The generation as its owner's submit finds it."""
+        return await reply.held(self.log, self.owner, generation_id)
+
+    async def reply(self, generation_id: str) -> bool:
+        """Deliver the reply; whether the request is done."""
+        return await reply.submit_reply(
+            self.log, self.limits, await self.held(generation_id), REPLY
+        )
+
+    async def fault(self, generation_id: str) -> None:
+        """Give the job up."""
+        await reply.fault(self.log, self.limits, await self.held(generation_id))
+
+    async def post(self, generation_id: str, seq: int, content: str) -> progress.Accepted:
+        """Post progress."""
+        return await progress.progress(
+            self.log, self.limits, self.owner, generation_id, seq, content, ""
+        )
+
+    async def cancel(self, request_id: str) -> cancel.Ended:
+        """Cancel as the client."""
+        return await cancel.cancel(self.log, self.limits, request_id)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Move every partition's clock forward through its seam."""
+        for partition in self.log.keys.all():
+            await self.log.read(
+                "HINCRBY", self.log.keys.control(partition), "clock_ms", int(seconds * 1000)
+            )
+
+    async def sweep(self) -> Swept:
+        """One janitor's pass over every partition."""
+        swept = [
+            await Janitor(self.log, self.limits, partition).sweep()
+            for partition in self.log.keys.all()
+        ]
+        return Swept(*(sum(each) for each in zip(*swept, strict=True)))
+
+    async def settle(self) -> None:
+        """Carry over whatever the logs hold and was not carried yet."""
+        for partition in self.log.keys.all():
+            settler = Settler(self.log, partition)
+            after = await settler.start()
+            async for page in read_log(self.log, partition, after):
+                await settler.settle([entry.recorded for entry in page])
+
+    async def events(self) -> list[Entry]:
+        """Every event, partition by partition."""
+        return [
+            entry
+            for partition in self.log.keys.all()
+            async for page in read_log(self.log, partition)
+            for entry in page
+        ]
+
+    async def words(self, *skip: str) -> list[str]:
+        """The tags of every event but some, partition by partition."""
+        skipped = {"account-opened", "admitted", "checked-in", *skip}
+        tags = [
+            str(type(entry.recorded.event).__struct_config__.tag) for entry in await self.events()
+        ]
+        return [tag for tag in tags if tag not in skipped]
+
+    async def request(self, request_id: str) -> dict[str, str]:
+        """Hot state of a request."""
+        return await self.hash(self.log.keys.request(request_id))
+
+    async def hash(self, key: str) -> dict[str, str]:
+        """A hash as text."""
+        flat = await self.log.read("HGETALL", key)
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        return {name.decode(): value.decode() for name, value in pairs}
+
+    async def snapshot(self) -> dict[str, object]:
+        """The value of every key but the ephemeral ones' TTLs: equal before and after what changes nothing."""
+        found: dict[str, object] = {}
+        for partition in self.log.keys.all():
+            for key in await keys_of(self.log, partition, "state", "ephemeral", "durable"):
+                kind = (await self.log.read("TYPE", key)).decode()
+                match kind:
+                    case "hash":
+                        found[key] = await self.hash(key)
+                    case "zset":
+                        found[key] = await self.log.read("ZRANGE", key, 0, -1, "WITHSCORES")
+                    case "stream":
+                        found[key] = await self.log.read("XLEN", key)
+                    case _:
+                        found[key] = await self.log.read("GET", key)
+        return found
+
+
+def told(content: bytes) -> object:
+    """JSON bytes as Python values."""
+    return msgspec.json.decode(content)
