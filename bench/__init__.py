@@ -1,0 +1,1 @@
+"""Measured claims: `make bench`, or `python -m bench`."""

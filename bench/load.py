@@ -1,0 +1,385 @@
+"""The load generator, a process of its own: reads tasks as JSON lines, answers each with lines.
+
+`{"at": "begin"}` and `{"at": "end"}` bracket what counts, behind the warm-up, so that whoever reads
+them can read CPU clocks; `{"at": "result", …}` follows. Pinned by the one who starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any
+
+import msgspec
+import uvloop
+
+from bench.wire import Answer, Closed, Connection, open_connection, request
+
+_WAIT = {"Prefer": "wait=20"}
+_LIMIT = 20.0
+
+
+class Failed(Exception):
+    """The service answered what a measurement cannot use."""
+
+
+class Window:
+    """What counts: the time between begin and end."""
+
+    def __init__(self, warm_up: float, seconds: float) -> None:
+        self.begin = monotonic() + warm_up
+        self.end = self.begin + seconds
+        self.times: list[float] = []
+        self._announcer = asyncio.create_task(self._announce())
+
+    async def _announce(self) -> None:
+        await asyncio.sleep(self.begin - monotonic())
+        say(at="begin")
+        await asyncio.sleep(self.end - monotonic())
+        say(at="end")
+
+    def open(self) -> bool:
+        """Whether load goes on."""
+        return monotonic() < self.end
+
+    def count(self, started: float) -> None:
+        """An operation that ended now; it counts if it ended inside."""
+        now = monotonic()
+        if self.begin <= now < self.end:
+            self.times.append(now - started)
+
+    async def closed(self) -> None:
+        """Wait until `end` was announced."""
+        await self._announcer
+
+
+def say(**told: Any) -> None:
+    """Answer one line."""
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+class Rig:
+    """The service, or a ceiling, at one address."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        self.task = task
+        self.host: str = task["host"]
+        self.port: int = task["port"]
+        self.window: Window
+        self._connections: list[Connection] = []
+
+    async def connect(self, count: int) -> list[Connection]:
+        """Open connections; they are closed at the end."""
+        opened = [await open_connection(self.host, self.port) for _ in range(count)]
+        self._connections += opened
+        return opened
+
+    def close(self) -> None:
+        """Close every connection."""
+        for connection in self._connections:
+            connection.close()
+
+    def start(self) -> Window:
+        """Begin the warm-up."""
+        self.window = Window(self.task["warm_up"], self.task["seconds"])
+        return self.window
+
+    def body(self, path: str, key: str, content: object, **headers: str) -> bytes:
+        """A POST to the service."""
+        named = {"apikey": self.task[key], **headers}
+        return request("POST", path, named, msgspec.json.encode(content))
+
+    # what clients and workers send
+
+    def submit(self, *, stream: bool = False, text: str = "x" * 700) -> bytes:
+        """A chat request of about 1 KB."""
+        content = {
+            "model": self.task["model"],
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": 1024,
+            "stream": stream,
+        }
+        return self.body("/v2/generate/chat/async", "client_key", content)
+
+    def pop(self, number: int, **headers: str) -> bytes:
+        """The pop of one worker."""
+        content = {
+            "name": f"bench-{number}",
+            "models": [self.task["model"]],
+            "bridge_agent": "bench:1:bench",
+            "chat_jobs": True,
+            "prompt_jobs": False,
+            "model_id": self.task["model"],
+            "chat_limits": {"max_context_length": 8192, "max_length": 1024},
+            "chat_features": ["prompt_overflow_refused"],
+        }
+        return self.body("/v2/generate/text/pop", "worker_key", content, **headers)
+
+    def reply(self, generation_id: str) -> bytes:
+        """A structured reply of about 1 KB."""
+        content = {
+            "id": generation_id,
+            "model_id": self.task["model"],
+            "message": {"role": "assistant", "content": "y" * 900},
+            "finish_reason": "stop",
+            "prompt_tokens": 200,
+            "completion_tokens": 225,
+        }
+        return self.body("/v2/generate/text/submit", "worker_key", content)
+
+    def status(self, request_id: str) -> bytes:
+        """A status call that waits for the end."""
+        headers = {"apikey": self.task["client_key"], **_WAIT}
+        return request("GET", f"/v2/generate/chat/status/{request_id}", headers)
+
+
+def expect(answer: Answer, status: int) -> Any:
+    """The decoded body; raise Failed for another status."""
+    if answer.status != status:
+        raise Failed(f"expected {status}, got {answer.status}: {answer.body[:300]!r}")
+    return msgspec.json.decode(answer.body)
+
+
+async def closed_loop(rig: Rig) -> dict[str, Any]:
+    """The same request again and again on every connection."""
+    connections = await rig.connect(rig.task["connections"])
+    window = rig.start()
+    make = {"hello": _hello, "store": _store, "pop": _idle_pop}[rig.task["request"]]
+
+    async def drive(connection: Connection, number: int) -> None:
+        send = make(rig, number)
+        while window.open():
+            started = monotonic()
+            answer = await connection.send(send)
+            if answer.status != 200:
+                raise Failed(f"{answer.status}: {answer.body[:300]!r}")
+            window.count(started)
+
+    await asyncio.gather(*(drive(each, number) for number, each in enumerate(connections)))
+    return {}
+
+
+def _hello(_rig: Rig, _number: int) -> bytes:
+    return request("GET", "/hello", {})
+
+
+def _store(_rig: Rig, number: int) -> bytes:
+    text = {"role": "user", "content": "x" * 900}
+    content = {"id": f"{number:04}", "model": "bench", "messages": [text], "max_tokens": 512}
+    return request("POST", "/store", {}, msgspec.json.encode(content))
+
+
+def _idle_pop(rig: Rig, number: int) -> bytes:
+    return rig.pop(number)
+
+
+async def paced(rig: Rig) -> dict[str, Any]:
+    """POSTs of the store at a fixed rate."""
+    idle = await rig.connect(rig.task["connections"])
+    send = _store(rig, 0)
+    window = rig.start()
+
+    async def one() -> None:
+        connection = idle.pop() if idle else (await rig.connect(1))[0]
+        started = monotonic()
+        if (await connection.send(send)).status != 200:
+            raise Failed("the store does not answer 200")
+        window.count(started)
+        idle.append(connection)
+
+    await arrivals(rig, rig.task["rate"], one)
+    return {}
+
+
+async def arrivals(rig: Rig, rate: float, one: Callable[[], Awaitable[None]]) -> None:
+    """Start `one` at random moments, `rate` times a second, until the window ends; await all."""
+    tasks = []
+    due = monotonic()
+    while rig.window.open():
+        due += random.expovariate(rate)
+        await asyncio.sleep(max(0.0, due - monotonic()))
+        tasks.append(asyncio.ensure_future(one()))
+    await asyncio.gather(*tasks)
+
+
+async def progress(rig: Rig) -> dict[str, Any]:
+    """Progress posts: each connection on a job of its own, the next one when it is used up."""
+    connections = await rig.connect(rig.task["connections"])
+    jobs = await _take_jobs(rig, connections, rig.task["leases"])
+    used: list[str] = []
+    window = rig.start()
+
+    async def drive(connection: Connection) -> None:
+        while window.open():
+            if not jobs:
+                raise Failed("more posts than leases were prepared for")
+            generation_id = jobs.pop()
+            used.append(generation_id)
+            for seq in range(1, rig.task["posts"] + 1):
+                content = {"id": generation_id, "seq": seq, "delta": {"content": f"{seq:07} "}}
+                send = rig.body("/v2/generate/text/progress", "worker_key", content)
+                started = monotonic()
+                expect(await connection.send(send), 200)
+                window.count(started)
+                if not window.open():
+                    return
+
+    await asyncio.gather(*(drive(each) for each in connections))
+    await window.closed()
+    for generation_id in jobs + used:
+        expect(await connections[0].send(rig.reply(generation_id)), 200)
+    return {}
+
+
+async def _take_jobs(rig: Rig, connections: list[Connection], count: int) -> list[str]:
+    """Submit streamed requests and take their jobs; return the generation ids."""
+    taken = []
+    # The model is known only once a worker showed itself.
+    await connections[0].send(rig.pop(0))
+    for number in range(count):
+        connection = connections[number % len(connections)]
+        expect(await _submitted(rig, connection, rig.submit(stream=True)), 202)
+        popped = expect(await connection.send(rig.pop(0, **_WAIT)), 200)
+        if not popped["id"]:
+            raise Failed("a waiting pop did not get the job")
+        taken.append(popped["id"])
+    return taken
+
+
+async def _submitted(rig: Rig, connection: Connection, send: bytes) -> Answer:
+    """Submit; again while the read model does not know the workers yet."""
+    until = monotonic() + 5
+    while True:
+        answer = await connection.send(send)
+        if answer.status not in (403, 404) or monotonic() > until:
+            return answer
+        await asyncio.sleep(0.05)
+
+
+class Jobs:
+    """Clients and workers of the full cycle: submit, pop, reply, status."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.accepted: dict[str, float] = {}
+        self.sent: dict[str, float] = {}
+        self.popped: dict[str, float] = {}
+
+    async def worker(self, connection: Connection, number: int) -> None:
+        """Pop with a long poll and reply at once, until the connection is closed."""
+        pop = self.rig.pop(number, **_WAIT)
+        try:
+            while True:
+                job = expect(await connection.send(pop), 200)
+                if job["id"]:
+                    self.popped[job["payload"]["messages"][0]["content"]] = monotonic()
+                    expect(await connection.send(self.rig.reply(job["id"])), 200)
+        except Closed:
+            return
+
+    async def job(self, connection: Connection, text: str) -> None:
+        """Submit one request and wait for its reply."""
+        rig = self.rig
+        started = self.sent[text] = monotonic()
+        answer = await connection.send(rig.submit(text=text))
+        self.accepted[text] = monotonic()
+        request_id = expect(answer, 202)["id"]
+        while True:
+            told = expect(await connection.send(rig.status(request_id)), 200)
+            if told["done"]:
+                break
+        if len(told["generations"]) != 1:
+            raise Failed(f"a done request has {len(told['generations'])} generations")
+        rig.window.count(started)
+
+    def handed_over(self) -> dict[str, Any]:
+        """Seconds from a submit, sent and accepted, to the worker that has it."""
+        inside = [
+            text
+            for text, at in self.popped.items()
+            if self.rig.window.begin <= at < self.rig.window.end and text in self.accepted
+        ]
+        return {
+            "since_sent": [self.popped[text] - self.sent[text] for text in inside],
+            "since_accepted": [
+                max(0.0, self.popped[text] - self.accepted[text]) for text in inside
+            ],
+        }
+
+
+async def cycle(rig: Rig) -> dict[str, Any]:
+    """Full jobs: each client the next one when it has its reply, or all at a rate."""
+    clients = await rig.connect(rig.task["clients"])
+    workers = await rig.connect(rig.task["workers"])
+    jobs = Jobs(rig)
+    serving = [
+        asyncio.ensure_future(jobs.worker(each, number)) for number, each in enumerate(workers)
+    ]
+    await _submitted_one(rig, clients[0])
+    window = rig.start()
+    texts = (f"{n:08} ".ljust(700, "x") for n in range(10**8))
+
+    async def drive(connection: Connection) -> None:
+        while window.open():
+            await jobs.job(connection, next(texts))
+
+    async def one() -> None:
+        connection = clients.pop() if clients else (await rig.connect(1))[0]
+        await jobs.job(connection, next(texts))
+        clients.append(connection)
+
+    rate = rig.task.get("rate")
+    driving = arrivals(rig, rate, one) if rate else asyncio.gather(*map(drive, clients))
+    ended = asyncio.ensure_future(driving)
+    await asyncio.wait([ended, *serving], return_when=asyncio.FIRST_COMPLETED)
+    for task in serving:
+        if task.done():
+            task.result()
+            raise Failed("a worker lost its connection")
+    await ended
+    for connection in workers:
+        connection.close()
+    await asyncio.gather(*serving)
+    return jobs.handed_over()
+
+
+async def _submitted_one(rig: Rig, connection: Connection) -> None:
+    """Bring one job through before the clock runs."""
+    request_id = expect(await _submitted(rig, connection, rig.submit(text="first")), 202)["id"]
+    while not expect(await connection.send(rig.status(request_id)), 200)["done"]:
+        pass
+
+
+_KINDS = {"closed": closed_loop, "paced": paced, "progress": progress, "cycle": cycle}
+
+
+async def perform(task: dict[str, Any]) -> None:
+    """One task; its result, or why there is none."""
+    rig = Rig(task)
+    try:
+        limit = task["warm_up"] + task["seconds"] + _LIMIT
+        async with asyncio.timeout(limit):
+            more = await _KINDS[task["kind"]](rig)
+            await rig.window.closed()
+        say(at="result", seconds=task["seconds"], times=rig.window.times, **more)
+    except TimeoutError:
+        say(at="failed", why=f"not finished within {limit:g} s")
+    except (Failed, Closed, OSError) as error:
+        say(at="failed", why=f"{type(error).__name__} {error}")
+    finally:
+        rig.close()
+
+
+def main() -> None:
+    """Serve tasks until the input ends."""
+    for line in sys.stdin:
+        uvloop.run(perform(json.loads(line)))
+
+
+if __name__ == "__main__":
+    main()

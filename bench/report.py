@@ -1,0 +1,157 @@
+"""From measurements to figures, ratios and a table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from bench.rig import Result
+
+CYCLE_ROLES = (
+    *("web", "valkey", "postgres", "projector_status", "projector_eligibility"),
+    *("settler", "janitor"),
+)
+"""Whose CPU is the cost of a job. `up` (it passes log lines on) is shown beside it."""
+
+_MOST_CPU = 70.0
+_AIM_CPU = 45.0
+_LEAST_PROGRESS = 0.6
+_MOST_HAND_OVER = 8.0
+_console = Console(highlight=False)
+
+
+def note(text: str, *, heading: bool = False) -> None:
+    """Show how far the run is."""
+    _console.print(text if heading else f"  {text}", style="bold" if heading else "dim")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the values lie; 0 without any."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def _line(results: Sequence[Result]) -> dict[str, Any]:
+    """The figures of one measurement: medians of rounds for rates and CPU, all times together."""
+    times = [each for result in results for each in result.times]
+    roles = sorted({role for result in results for role in result.cpu})
+    cost = {
+        role: statistics.median(
+            result.cpu.get(role, 0.0) / max(1, len(result.times)) for result in results
+        )
+        for role in roles
+    }
+    totals = [
+        sum(result.cpu.get(role, 0.0) for role in CYCLE_ROLES) / max(1, len(result.times))
+        for result in results
+    ]
+    return {
+        "operations": len(times),
+        "per_second": statistics.median(len(result.times) / result.seconds for result in results),
+        "p50_ms": percentile(times, 0.5) * 1000,
+        "p99_ms": percentile(times, 0.99) * 1000,
+        "cpu_us": statistics.median(totals) * 1e6,
+        "cpu_us_rounds": [each * 1e6 for each in totals],
+        "cpu_us_by_role": {role: seconds * 1e6 for role, seconds in cost.items()},
+    }
+
+
+def _ratio(results: Mapping[str, Sequence[Result]], name: str) -> list[float]:
+    """CPU of each operation over the same round's hello."""
+
+    def cost(result: Result) -> float:
+        return sum(result.cpu.get(role, 0.0) for role in CYCLE_ROLES) / max(1, len(result.times))
+
+    return [
+        cost(one) / cost(hello) for one, hello in zip(results[name], results["hello"], strict=True)
+    ]
+
+
+def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
+    """Every figure, every ratio and every target."""
+    lines = {name: _line(each) for name, each in results.items()}
+    ratios = {name: statistics.median(_ratio(results, name)) for name in results}
+    light = results["job, light"]
+    accepted = [each for result in light for each in result.more["since_accepted"]]
+    sent = [each for result in light for each in result.more["since_sent"]]
+    hand_over = {
+        "jobs": len(accepted),
+        "accepted_p50_ms": percentile(accepted, 0.5) * 1000,
+        "accepted_p99_ms": percentile(accepted, 0.99) * 1000,
+        "sent_p50_ms": percentile(sent, 0.5) * 1000,
+        "sent_p99_ms": percentile(sent, 0.99) * 1000,
+    }
+    post = lines["store, a tenth"]["p50_ms"]
+    progress = statistics.median(
+        (len(one.times) / one.seconds) / (len(store.times) / store.seconds)
+        for one, store in zip(results["progress post"], results["store"], strict=True)
+    )
+    targets = [
+        _target("job, saturated: CPU, × hello", ratios["job, saturated"], most=_MOST_CPU),
+        _target("progress post: ops/s, × store", progress, least=_LEAST_PROGRESS),
+        _target(
+            "submit accepted → a worker has it: p50, × one store POST at a tenth",
+            hand_over["accepted_p50_ms"] / post,
+            most=_MOST_HAND_OVER,
+        ),
+    ]
+    return {
+        "figures": lines,
+        "cpu_over_hello": ratios,
+        "cpu_over_hello_rounds": {name: _ratio(results, name) for name in results},
+        "hand_over": hand_over,
+        "hand_over_sent_over_store_p50": hand_over["sent_p50_ms"] / post,
+        "aim_cpu_over_hello": _AIM_CPU,
+        "targets": targets,
+    }
+
+
+def _target(
+    name: str, value: float, *, most: float | None = None, least: float | None = None
+) -> dict[str, Any]:
+    met = (most is None or value <= most) and (least is None or value >= least)
+    return {"name": name, "value": value, "most": most, "least": least, "met": met}
+
+
+def show(summary: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    """Print the tables."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("measurement", "ops/s", "p50 ms", "p99 ms", "CPU µs/op", "× hello", "by role"):
+        table.add_column(title, justify="left" if title in ("measurement", "by role") else "right")
+    for name, line in summary["figures"].items():
+        roles = line["cpu_us_by_role"]
+        table.add_row(
+            name,
+            f"{line['per_second']:,.1f}",
+            f"{line['p50_ms']:.2f}",
+            f"{line['p99_ms']:.2f}",
+            f"{line['cpu_us']:,.0f}",
+            f"{summary['cpu_over_hello'][name]:.1f}",
+            ", ".join(f"{role} {us:,.0f}" for role, us in roles.items() if us >= 1),
+        )
+    _console.print(table)
+    over = summary["hand_over"]
+    _console.print(
+        f"submit accepted → a waiting worker has it: p50 {over['accepted_p50_ms']:.1f} ms, "
+        f"p99 {over['accepted_p99_ms']:.1f} ms; since the submit was sent: "
+        f"p50 {over['sent_p50_ms']:.1f} ms, p99 {over['sent_p99_ms']:.1f} ms ({over['jobs']} jobs)"
+    )
+    verdicts = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for title in ("target", "measured", "wanted", ""):
+        verdicts.add_column(title)
+    for each in summary["targets"]:
+        wanted = f"≤ {each['most']:g}" if each["most"] is not None else f"≥ {each['least']:g}"
+        verdict = "[green]met[/]" if each["met"] else "[red]missed[/]"
+        verdicts.add_row(each["name"], f"{each['value']:.2f}", wanted, verdict)
+    _console.print(verdicts)
+    _console.print(
+        f"{told['cpu']}, {told['cores']} cores, Python {told['python']}; {told['pinned']}; "
+        f"{told['rounds']} rounds of {told['seconds']:g} s; CPU is that of "
+        f"{', '.join(CYCLE_ROLES)}.",
+        style="dim",
+    )
