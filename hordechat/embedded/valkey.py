@@ -9,6 +9,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from hordechat.datadir import free_port
 from hordechat.process import Command, Service, bare_environment
 
 _CONFIG = """\
@@ -56,9 +57,8 @@ def service(
     if password:
         more.append(f"requirepass {password}")
     if cluster:
-        # One node owns every slot; no other node will ever have to agree, and no bus port must be
-        # free.
-        more += ["cluster-enabled yes", f"cluster-port {port + 10_000}"]
+        # One node owns every slot and no other will ever have to agree, but it wants a bus port.
+        more += ["cluster-enabled yes", f"cluster-port {free_port(exclude={port})}"]
     text = _CONFIG.format(
         port=port, directory=_quoted(directory), fsync=fsync, more="\n".join(more)
     )

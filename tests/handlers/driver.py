@@ -43,7 +43,7 @@ class Driver:
             move = self.random.choices(moves, weights)[0]
             try:
                 await move()
-            except (errors.Refused,):
+            except errors.Refused:
                 continue
 
     def _some(self, of: list[str]) -> str:

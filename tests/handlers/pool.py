@@ -162,7 +162,7 @@ class Pool:
         return {name.decode(): value.decode() for name, value in pairs}
 
     async def snapshot(self) -> dict[str, object]:
-        """The value of every key but the ephemeral ones' TTLs: equal before and after what changes nothing."""
+        """The value of every key: equal before and after what changes nothing."""
         found: dict[str, object] = {}
         for partition in self.log.keys.all():
             for key in await keys_of(self.log, partition, "state", "ephemeral", "durable"):

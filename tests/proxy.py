@@ -1,0 +1,92 @@
+"""A TCP proxy on loopback that can stall, and swallow answers after they were made."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+
+class Proxy:
+    """Forwards to one server until told otherwise."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._target = (parts.hostname or "127.0.0.1", parts.port or 6379)
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._drops = 0
+        self.dropped = 0
+        """Answers swallowed so far."""
+        self._parts = parts
+        self.url = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def before(cls, url: str) -> AsyncIterator[Proxy]:
+        """Listen in front of the server behind `url`; `.url` is the way through."""
+        proxy = cls(url)
+        server = await asyncio.start_server(proxy._accept, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        netloc = f"{proxy._parts.netloc.rpartition('@')[0]}@" if "@" in proxy._parts.netloc else ""
+        proxy.url = proxy._parts._replace(netloc=f"{netloc}127.0.0.1:{port}").geturl()
+        try:
+            yield proxy
+        finally:
+            server.close()
+            for task in proxy._tasks:
+                task.cancel()
+            await asyncio.gather(*proxy._tasks, return_exceptions=True)
+
+    def stall(self) -> None:
+        """Forward nothing in either direction, and accept connections in silence."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        """Forward again, what was held back first."""
+        self._flowing.set()
+
+    def drop_answers(self, count: int) -> None:
+        """Swallow the next answers and cut their connections: the commands were executed."""
+        self._drops = count
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        upstream: asyncio.StreamWriter | None = None
+        try:
+            await self._flowing.wait()
+            answers, upstream = await asyncio.open_connection(*self._target)
+            pumps = [
+                asyncio.ensure_future(self._pump(reader, upstream, answers=False)),
+                asyncio.ensure_future(self._pump(answers, writer, answers=True)),
+            ]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        except OSError:
+            pass
+        finally:
+            for each in (writer, upstream):
+                if each is not None:
+                    each.close()
+
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65536):
+                await self._flowing.wait()
+                if answers and self._drops > 0:
+                    self._drops -= 1
+                    self.dropped += 1
+                    return
+                sink.write(data)
+                await sink.drain()
