@@ -1,0 +1,1 @@
+"""Read models: one module a projection (fold and its queries), SQL migrations, the runner."""

@@ -1,0 +1,700 @@
+"""What waits and who could take it: rows, the rules of eligibility, and the queries of pop and
+submit.
+
+The rules stand here twice. `fits` has all of them, on one request and one worker. The candidate
+query has those that a whole class of workers shares (an `Offer`), because a pop must find the few
+rows that fit in a long queue without walking it. A test compares the two.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Sequence
+from hashlib import blake2s
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from events.base import Recorded
+from events.types import (
+    Assigned,
+    Cancelled,
+    CheckedIn,
+    Declaration,
+    Demand,
+    Expired,
+    Faulted,
+    Returned,
+    Submitted,
+    SubmittedReply,
+    WorkerAborted,
+)
+from projections.changes import Document, Row, Rows, bounded
+from projections.database import Database
+from projections.projection import Projected, Projection
+
+NAME = "eligibility"
+
+ANY_MODEL = ""
+"""The model of a text request that names none."""
+
+IMAGE_TRANSPORTS = frozenset({"url", "base64"})
+
+
+# rows
+
+
+def fold(batch: Sequence[Recorded]) -> Document:
+    """Events to changes of `queue` and `workers`.
+
+    A request's rows live until it hands out no more jobs: done, cancelled or expired. One that is
+    all assigned stays, with nothing waiting, since a fault may bring a job back.
+    """
+    requests = Rows("request_id")
+    workers: dict[str, Row] = {}
+    aborts: dict[str, int] = {}
+    for recorded in batch:
+        event, ms = recorded.event, recorded.position.ms
+        match event:
+            case Submitted():
+                requests.insert(event.request_id, _request(event, recorded))
+            case Assigned():
+                requests.update(event.request_id, {"waiting": event.waiting, "touched_ms": ms})
+            case SubmittedReply():
+                requests.update(event.request_id, {"touched_ms": ms})
+            case Returned():
+                requests.update(event.request_id, {"waiting": event.waiting, "came_back": True})
+            case Faulted():
+                requests.update(event.request_id, _fault(event, ms))
+            case CheckedIn():
+                row = _worker(event, recorded)
+                earlier = workers.get(event.worker_id)
+                if earlier:
+                    row["created_ms"] = earlier["created_ms"]
+                workers[event.worker_id] = row
+            case WorkerAborted():
+                aborts[event.worker_id] = aborts.get(event.worker_id, 0) + 1
+            case _:
+                pass
+        if isinstance(event, Cancelled | Expired) or (
+            isinstance(event, SubmittedReply | Returned | Faulted) and event.done
+        ):
+            requests.delete(event.request_id)
+    parts = {"queue": requests.document(), "workers": list(workers.values()), "aborts": aborts}
+    return {name: part for name, part in parts.items() if part}
+
+
+def _request(event: Submitted, recorded: Recorded) -> Row:
+    wanted = Wanted.of(
+        event.data, user_id=event.user_id, chat=event.chat, max_length=event.max_length
+    )
+    created_ms = recorded.position.ms
+    return {
+        "models": list(dict.fromkeys(wanted.models)),
+        "partition": recorded.partition,
+        "rank": rank(event.priority, created_ms),
+        "waiting": event.jobs,
+        "chat": wanted.chat,
+        "max_length": bounded(wanted.max_length),
+        "max_context_length": bounded(wanted.max_context_length),
+        "features": sorted(wanted.features),
+        "images": wanted.images,
+        "tools_temperature": wanted.tools_temperature,
+        "only_workers": wanted.only,
+        "ignore_workers": wanted.ignore,
+        "trusted_workers": wanted.trusted_workers,
+        "validated_backends": wanted.validated_backends,
+        "slow_workers": wanted.slow_workers,
+        "class": requirement_class(wanted),
+        "user_id": event.user_id,
+        "holdoff_worker": "",
+        "holdoff_ms": 0,
+        "ttl": event.ttl,
+        "created_ms": created_ms,
+        "touched_ms": created_ms,
+    }
+
+
+def _fault(event: Faulted, ms: int) -> Row:
+    row: Row = {
+        "waiting": event.waiting,
+        "holdoff_worker": event.worker_id,
+        "holdoff_ms": ms + event.holdoff * 1000,
+    }
+    if event.restarted:
+        row["came_back"] = True
+    return row
+
+
+def _worker(event: CheckedIn, recorded: Recorded) -> Row:
+    declared = event.data
+    limits = (declared.chat_max_context_length, declared.chat_max_length)
+    (chat_context, chat_length) = (None if limit is None else bounded(limit) for limit in limits)
+    return {
+        "id": event.worker_id,
+        "partition": recorded.partition,
+        "name": event.name,
+        "user_id": event.user_id,
+        "trusted": event.trusted,
+        "models": declared.models,
+        "threads": bounded(declared.threads),
+        "bridge_agent": declared.bridge_agent,
+        "max_length": bounded(declared.max_length),
+        "max_context_length": bounded(declared.max_context_length),
+        "accepts_chat_jobs": declared.chat_jobs,
+        "accepts_prompt_jobs": declared.prompt_jobs,
+        "chat_model_id": declared.model_id,
+        "chat_features": declared.chat_features,
+        "chat_max_context_length": chat_context,
+        "chat_max_length": chat_length,
+        "chat_tools_max_temperature": declared.chat_tools_max_temperature,
+        "image_transports": declared.image_transports,
+        "last_check_in_ms": recorded.position.ms,
+        "created_ms": recorded.position.ms,
+    }
+
+
+def rank(priority: int, created_ms: int) -> int:
+    """Where a request stands: base priority in kudos less 5 for each second since it was made, in
+    thousandths.
+
+    All requests age alike, so this never changes. `priority` is in 10^-4 kudos.
+    """
+    return bounded(priority // 10 - 5 * created_ms)
+
+
+def _hints(position: str, document: Document, came_back: Sequence[str]) -> Projected:
+    models = dict.fromkeys(came_back)
+    for row in document.get("queue", {}).get("insert", ()):
+        if row["waiting"] > 0:
+            models.update(dict.fromkeys(row["models"]))
+    return Projected(position=position, models=tuple(models))
+
+
+ELIGIBILITY = Projection(
+    name=NAME,
+    tables=("queue", "workers"),
+    write="eligibility_write",
+    fold=fold,
+    hints=_hints,
+)
+
+
+# the rules
+
+
+class Wanted(NamedTuple):
+    """What a request asks of a worker."""
+
+    user_id: int
+    chat: bool
+    models: tuple[str, ...]  # (ANY_MODEL,) where a text request names none
+    max_length: int
+    max_context_length: int
+    features: frozenset[str]
+    images: bool
+    tools_temperature: float | None
+    only: tuple[str, ...]
+    ignore: tuple[str, ...]
+    trusted_workers: bool
+    validated_backends: bool
+    slow_workers: bool
+
+    @classmethod
+    def of(cls, demand: Demand, *, user_id: int, chat: bool, max_length: int) -> Wanted:
+        """From the parts that a `submitted` event, or a submit before it, has."""
+        return cls(
+            user_id,
+            chat,
+            tuple(map(_clean, demand.models)) or (ANY_MODEL,),
+            max_length,
+            demand.max_context_length,
+            frozenset(demand.features),
+            demand.images,
+            demand.tools_temperature,
+            demand.only,
+            demand.ignore,
+            demand.trusted_workers,
+            demand.validated_backends,
+            demand.slow_workers,
+        )
+
+
+def _clean(model: str) -> str:
+    """Postgres takes no NUL, neither in a row (`changes.encode`) nor in a query."""
+    return model.replace("\0", "\ufffd")
+
+
+class Offer(NamedTuple):
+    """What a worker declared, as far as the rules look at it. Workers with equal offers share
+    candidates.
+    """
+
+    chat_model: str | None  # None: no chat jobs
+    chat_features: frozenset[str]
+    chat_max_length: int
+    chat_max_context_length: int
+    tools_max_temperature: float | None
+    receives_images: bool
+    models: tuple[str, ...]  # of text jobs; empty: no text jobs
+    max_length: int
+    max_context_length: int
+    validated: bool
+
+    @classmethod
+    def of(cls, declared: Declaration, validated_backends: Collection[str] = ()) -> Offer:
+        """From a pop's declaration. `validated_backends` holds the names of validated bridge
+        agents.
+        """
+        chat = declared.chat_jobs
+        return cls(
+            _clean(declared.model_id) if chat and declared.model_id else None,
+            frozenset(declared.chat_features if chat else ()),
+            (declared.chat_max_length or 0) if chat else 0,
+            (declared.chat_max_context_length or 0) if chat else 0,
+            declared.chat_tools_max_temperature if chat else None,
+            chat and not IMAGE_TRANSPORTS.isdisjoint(declared.image_transports),
+            tuple(sorted(set(map(_clean, declared.models)))) if declared.prompt_jobs else (),
+            declared.max_length,
+            declared.max_context_length,
+            is_validated(declared.bridge_agent, validated_backends),
+        )
+
+
+class Worker(NamedTuple):
+    """Who asks for a job."""
+
+    id: str
+    user_id: int
+    trusted: bool
+    offer: Offer
+    threads: int = 1
+    maintenance: bool = False
+    paused: bool = False
+
+
+class Candidate(NamedTuple):
+    """A waiting request as it was last projected. Times are milliseconds of the Redis clock."""
+
+    request_id: str
+    wanted: Wanted  # its models: those found for the offer that was asked with
+    rank: int
+    waiting: int
+    holdoff_worker: str
+    holdoff_ms: int
+    created_ms: int
+    expires_ms: int
+
+    @property
+    def place(self) -> Place:
+        """Where the next page begins."""
+        return Place(self.rank, self.request_id)
+
+
+class Place(NamedTuple):
+    """A point in the rank order: behind it is a lower rank, or the same with a lower id."""
+
+    rank: int
+    request_id: str
+
+
+FIRST = Place(2**63 - 1, "ffffffff-ffff-ffff-ffff-ffffffffffff")
+
+
+def fits(candidate: Candidate, worker: Worker, now_ms: int) -> str | None:
+    """Why this worker may not have a job of this request now; None where it may."""
+    if candidate.waiting < 1:
+        return "not_waiting"
+    if candidate.expires_ms <= now_ms:
+        return "expired"
+    if candidate.holdoff_worker == worker.id and candidate.holdoff_ms > now_ms:
+        return "holdoff"
+    return refusal(candidate.wanted, worker)
+
+
+def refusal(wanted: Wanted, worker: Worker) -> str | None:
+    """Which rule of eligibility (chat reference, *Eligibility*; text reference, 5.5) keeps them
+    apart; None: none.
+
+    The first that fails, by the words of a pop's `skipped`. A missing feature or guarantee is named
+    itself.
+    """
+    offer = worker.offer
+    if (worker.maintenance or worker.paused) and worker.user_id != wanted.user_id:
+        return "maintenance"
+    if wanted.trusted_workers and not worker.trusted:
+        return "untrusted"
+    if (wanted.only and worker.id not in wanted.only) or worker.id in wanted.ignore:
+        return "worker_id"
+    if wanted.validated_backends and not offer.validated:
+        return "bridge_version"
+    return _chat_refusal(wanted, offer) if wanted.chat else _text_refusal(wanted, offer)
+
+
+def _chat_refusal(wanted: Wanted, offer: Offer) -> str | None:
+    if offer.chat_model is None or offer.chat_model not in wanted.models:
+        return "models"
+    missing = wanted.features - offer.chat_features
+    if missing:
+        return min(missing)
+    if wanted.images and not offer.receives_images:
+        return "image_transports"
+    asked, limit = wanted.tools_temperature, offer.tools_max_temperature
+    if asked is not None and limit is not None and asked > limit:
+        return "tools_max_temperature"
+    return _size_refusal(wanted, offer.chat_max_context_length, offer.chat_max_length)
+
+
+def _text_refusal(wanted: Wanted, offer: Offer) -> str | None:
+    if not offer.models or not {ANY_MODEL, *offer.models}.intersection(wanted.models):
+        return "models"
+    return _size_refusal(wanted, offer.max_context_length, offer.max_length)
+
+
+def _size_refusal(wanted: Wanted, context: int, length: int) -> str | None:
+    if wanted.max_context_length > context:
+        return "max_context_length"
+    return "max_length" if wanted.max_length > length else None
+
+
+_AGENT = re.compile(r"([^:]*):v?\d+(\.\d+)*[^:]*(:.*)?", re.S)
+
+
+def is_validated(bridge_agent: str, validated_backends: Collection[str]) -> bool:
+    """Whether an agent (`name:version:url`) has a listed name and something like a version."""
+    match = _AGENT.fullmatch(bridge_agent)
+    return match is not None and match[1] in validated_backends
+
+
+def requirement_class(wanted: Wanted) -> str:
+    """A short name for what is needed, equal for requests of like needs.
+
+    All rules that an offer alone decides are the same within a class, but for the three numeric
+    limits, which are alike to a factor of two (half a degree): most classes fit an offer as a whole
+    or not at all.
+    """
+    needs = (
+        sorted(wanted.features),
+        wanted.images,
+        wanted.validated_backends,
+        wanted.slow_workers,
+        wanted.trusted_workers,
+        bool(wanted.only),
+        _round_up(wanted.max_length),
+        _round_up(wanted.max_context_length),
+        _temperature_step(wanted.tools_temperature),
+    )
+    return blake2s(repr(needs).encode(), digest_size=6).hexdigest()
+
+
+def _round_up(limit: int) -> int:
+    """The next power of two: a class whose first row is above it for an offer's limit is so as a
+    whole.
+    """
+    return 1 << (max(1, bounded(limit)) - 1).bit_length()
+
+
+def _temperature_step(temperature: float | None) -> float | None:
+    return None if temperature is None else math.ceil(temperature * 2) / 2
+
+
+# queries
+
+# The recursive part walks the distinct classes of each range, one index probe each, and judges a
+# class by its first row; the last part takes the best rows of each class that is possible.
+_CANDIDATES = b"""
+WITH RECURSIVE class AS (
+    SELECT a.*, '' AS class, false AS possible
+    FROM unnest(
+        %(chat)s::bool[], %(model)s::text[], %(length)s::bigint[], %(context)s::bigint[],
+        %(length_up)s::bigint[], %(context_up)s::bigint[]
+    ) AS a (chat, model, max_length, max_context_length, length_up, context_up)
+    UNION ALL
+    SELECT a.chat, a.model, a.max_length, a.max_context_length, a.length_up, a.context_up,
+        next.class, next.possible
+    FROM class a CROSS JOIN LATERAL (
+        SELECT q.class, (
+            q.features <@ %(features)s::text[]
+            AND (%(images)s OR NOT q.images)
+            AND (%(validated)s OR NOT q.validated_backends)
+            AND q.max_length <= a.length_up AND q.max_context_length <= a.context_up
+            AND (q.tools_temperature IS NULL OR q.tools_temperature <= %(temperature_up)s::float8)
+        ) AS possible
+        FROM queue q
+        WHERE q.chat = a.chat AND q.model = a.model AND q.class > a.class AND q.waiting > 0
+        ORDER BY q.class, q.rank DESC, q.request_id DESC LIMIT 1
+    ) AS next
+)
+SELECT q.request_id::text, q.model, q.user_id, q.chat, q.max_length, q.max_context_length,
+    q.features, q.images, q.tools_temperature, q.only_workers, q.ignore_workers,
+    q.trusted_workers, q.validated_backends, q.slow_workers, q.rank, q.waiting,
+    q.holdoff_worker, q.holdoff_ms, q.created_ms, q.expires_ms
+FROM class a CROSS JOIN LATERAL (
+    SELECT * FROM queue q
+    WHERE q.chat = a.chat AND q.model = a.model AND q.class = a.class AND q.waiting > 0
+        AND (q.rank, q.request_id) < (%(rank)s, %(request_id)s)
+        AND q.expires_ms > %(now_ms)s
+        AND q.max_length <= a.max_length AND q.max_context_length <= a.max_context_length
+        AND (q.tools_temperature IS NULL OR q.tools_temperature <= %(temperature)s::float8)
+        AND (%(workers)s::text[] IS NULL OR q.only_workers = '{}' OR q.only_workers && %(workers)s)
+    ORDER BY q.rank DESC, q.request_id DESC LIMIT %(limit)s
+) q
+WHERE a.possible
+ORDER BY q.rank DESC, q.request_id DESC, q.model LIMIT %(limit)s
+"""
+
+
+async def candidates(
+    database: Database,
+    offer: Offer,
+    *,
+    now_ms: int,
+    limit: int = 20,
+    after: Place = FIRST,
+    workers: Sequence[str] | None = None,
+) -> list[Candidate]:
+    """Waiting requests that workers with this offer may take, best first: those behind `after`.
+
+    What concerns one worker only (allow and deny lists, the owner's trust, hold-off) is for `fits`.
+    With `workers` (the ids that share this list) requests whose allow list names none of them are
+    left out, so that they cannot fill a page. Fewer than `limit` may come where a request was found
+    under two models; an empty list is the end. Raise DatabaseUnavailable.
+    """
+    ranges = _ranges(offer)
+    if not ranges:
+        return []
+    up = _temperature_step(offer.tools_max_temperature)
+    parameters = {
+        "chat": [chat for chat, *_ in ranges],
+        "model": [model for _, model, *_ in ranges],
+        "length": [bounded(length) for _, _, length, _ in ranges],
+        "context": [bounded(context) for _, _, _, context in ranges],
+        "length_up": [bounded(_round_up(length)) for _, _, length, _ in ranges],
+        "context_up": [bounded(_round_up(context)) for _, _, _, context in ranges],
+        "features": list(offer.chat_features),
+        "images": offer.receives_images,
+        "validated": offer.validated,
+        "temperature": _no_limit(offer.tools_max_temperature),
+        "temperature_up": _no_limit(up),
+        "rank": after.rank,
+        "request_id": UUID(after.request_id),
+        "now_ms": now_ms,
+        "limit": limit,
+        "workers": None if workers is None else list(workers),
+    }
+    found: dict[str, Candidate] = {}
+    for row in await database.fetch(_CANDIDATES, parameters):
+        candidate = _candidate(row)
+        earlier = found.setdefault(candidate.request_id, candidate)
+        if earlier is not candidate:
+            models = earlier.wanted.models + candidate.wanted.models
+            wanted = earlier.wanted._replace(models=models)
+            found[candidate.request_id] = earlier._replace(wanted=wanted)
+    return list(found.values())
+
+
+def _ranges(offer: Offer) -> list[tuple[bool, str, int, int]]:
+    """What an offer looks at of the queue: chat, model, longest reply, longest context."""
+    ranges = []
+    if offer.chat_model is not None:
+        limits = (offer.chat_max_length, offer.chat_max_context_length)
+        ranges.append((True, offer.chat_model, *limits))
+    if offer.models:
+        limits = (offer.max_length, offer.max_context_length)
+        ranges += [(False, model, *limits) for model in (*offer.models, ANY_MODEL)]
+    return ranges
+
+
+def _no_limit(temperature: float | None) -> float:
+    return math.inf if temperature is None else temperature
+
+
+def _candidate(row: tuple[Any, ...]) -> Candidate:
+    (request_id, model, user_id, chat, length, context, features, images, temperature) = row[:9]
+    (only, ignore, trusted, validated, slow) = row[9:14]
+    wanted = Wanted(
+        user_id,
+        chat,
+        (model,),
+        length,
+        context,
+        frozenset(features),
+        images,
+        temperature,
+        tuple(only),
+        tuple(ignore),
+        trusted,
+        validated,
+        slow,
+    )
+    return Candidate(request_id, wanted, *row[14:])
+
+
+_ONLINE = """
+SELECT id::text, user_id, trusted, threads, maintenance, paused, models, bridge_agent,
+    max_length, max_context_length, accepts_chat_jobs, accepts_prompt_jobs, chat_model_id,
+    chat_features, chat_max_context_length, chat_max_length, chat_tools_max_temperature,
+    image_transports
+FROM workers
+WHERE last_check_in_ms >= %(since_ms)s AND """
+_ONLINE_CHAT = (_ONLINE + "accepts_chat_jobs AND chat_model_id = ANY(%(models)s::text[])").encode()
+_ONLINE_TEXT = (
+    _ONLINE
+    + "accepts_prompt_jobs AND (%(models)s::text[] = ARRAY['']::text[] OR models && %(models)s)"
+).encode()
+
+
+async def online(
+    database: Database,
+    models: Sequence[str],
+    *,
+    chat: bool,
+    since_ms: int,
+    validated_backends: Collection[str] = (),
+) -> list[Worker]:
+    """Workers that showed themselves since then and serve one of the models.
+
+    [ANY_MODEL] means any, for text. Raise DatabaseUnavailable.
+    """
+    query = _ONLINE_CHAT if chat else _ONLINE_TEXT
+    names = list(map(_clean, models))
+    rows = await database.fetch(query, {"models": names, "since_ms": since_ms})
+    return [_online(row, validated_backends) for row in rows]
+
+
+def _online(row: tuple[Any, ...], validated_backends: Collection[str]) -> Worker:
+    (id_, user_id, trusted, threads, maintenance, paused, models, agent, length, context) = row[:10]
+    (chat, prompt, model_id, features, chat_context, chat_length, temperature) = row[10:17]
+    declared = Declaration(
+        models=tuple(models),
+        bridge_agent=agent,
+        threads=threads,
+        max_length=length,
+        max_context_length=context,
+        chat_jobs=chat,
+        prompt_jobs=prompt,
+        model_id=model_id,
+        chat_features=tuple(features),
+        chat_max_context_length=chat_context,
+        chat_max_length=chat_length,
+        chat_tools_max_temperature=temperature,
+        image_transports=tuple(row[17]),
+    )
+    offer = Offer.of(declared, validated_backends)
+    return Worker(id_, user_id, trusted, offer, threads, maintenance, paused)
+
+
+class Servers(NamedTuple):
+    """Who could take a request now."""
+
+    workers: int
+    threads: int
+    refused: dict[str, int]
+    """Online workers that serve its models and may not have it, counted by reason (`refusal`)."""
+
+
+async def servers(
+    database: Database,
+    wanted: Wanted,
+    *,
+    now_ms: int,
+    online_window_s: int,
+    validated_backends: Collection[str] = (),
+) -> Servers:
+    """How many online workers, with how many threads, may take such a request.
+
+    Raise DatabaseUnavailable.
+    """
+    found = await online(
+        database,
+        wanted.models,
+        chat=wanted.chat,
+        since_ms=now_ms - online_window_s * 1000,
+        validated_backends=validated_backends,
+    )
+    workers = threads = 0
+    refused: dict[str, int] = {}
+    for worker in found:
+        reason = refusal(wanted, worker)
+        if reason is None:
+            workers += 1
+            threads += worker.threads
+        else:
+            refused[reason] = refused.get(reason, 0) + 1
+    return Servers(workers, threads, refused)
+
+
+class Serving(NamedTuple):
+    """How a model is served for chat: the online workers that declare it, their largest limits."""
+
+    workers: int
+    threads: int
+    max_length: int
+    max_context_length: int
+
+
+async def serving(
+    database: Database, models: Sequence[str], *, now_ms: int, online_window_s: int
+) -> dict[str, Serving]:
+    """Each of these models that an online chat worker serves. Raise DatabaseUnavailable."""
+    since_ms = now_ms - online_window_s * 1000
+    found: dict[str, Serving] = {}
+    for worker in await online(database, models, chat=True, since_ms=since_ms):
+        offer = worker.offer
+        if offer.chat_model is None:
+            continue
+        so_far = found.get(offer.chat_model, Serving(0, 0, 0, 0))
+        found[offer.chat_model] = Serving(
+            so_far.workers + 1,
+            so_far.threads + worker.threads,
+            max(so_far.max_length, offer.chat_max_length),
+            max(so_far.max_context_length, offer.chat_max_context_length),
+        )
+    return found
+
+
+class Waiting(NamedTuple):
+    """One request of the queue, in a snapshot."""
+
+    request_id: str
+    chat: bool
+    models: tuple[str, ...]
+    rank: int
+    jobs: int  # that wait
+    max_length: int
+
+
+class QueueSnapshot:
+    """The queue of one moment, in rank order."""
+
+    def __init__(self, waiting: Iterable[Waiting]) -> None:
+        self.waiting = tuple(waiting)
+        self._index = {request.request_id: i for i, request in enumerate(self.waiting)}
+
+    def position(self, request_id: str) -> int:
+        """1 for the first in the queue, and so on; 0 where nothing of it waits."""
+        return self._index.get(request_id, -1) + 1
+
+    def ahead(self, request_id: str) -> tuple[Waiting, ...]:
+        """Who comes before it; nobody where nothing of it waits."""
+        return self.waiting[: self._index.get(request_id, 0)]
+
+
+_SNAPSHOT = b"""
+SELECT request_id::text, chat, array_agg(model ORDER BY model), rank, waiting, max_length
+FROM queue WHERE waiting > 0 AND expires_ms > %(now_ms)s
+GROUP BY request_id, chat, rank, waiting, max_length
+ORDER BY rank DESC, request_id DESC
+"""
+
+
+async def queue_snapshot(database: Database, *, now_ms: int) -> QueueSnapshot:
+    """The whole queue: for once a second in each process, not for once a call.
+
+    Raise DatabaseUnavailable.
+    """
+    rows = await database.fetch(_SNAPSHOT, {"now_ms": now_ms})
+    return QueueSnapshot(
+        Waiting(id_, chat, tuple(models), at, jobs, length)
+        for id_, chat, models, at, jobs, length in rows
+    )

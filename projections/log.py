@@ -1,0 +1,113 @@
+"""One partition's log as its readers see it, over a blocking client of their own; works on a
+cluster too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisClusterException, RedisError
+from redis.retry import Retry
+
+from events import codec
+from events.base import START, Position, Recorded
+from events.keys import Keys
+from projections.checkpoint import HistoryLost
+
+Client = redis.Redis | RedisCluster
+
+AWAY = (RedisError, RedisClusterException, OSError)
+"""What a client raises while Redis is away, hangs, loads its data or moves a slot."""
+
+_TIMEOUT = 2.0
+"""Seconds for connecting, and for an answer beyond those that a read may block."""
+
+
+@contextlib.contextmanager
+def connect(redis_url: str, *, block_s: float = 0.0) -> Iterator[Client]:
+    """A client whose reads may block so long. It retries nothing: its user backs off and connects
+    anew.
+    """
+    options: dict[str, Any] = {
+        "protocol": 2,
+        "socket_timeout": block_s + _TIMEOUT,
+        "socket_connect_timeout": _TIMEOUT,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    client: Client = redis.Redis.from_url(redis_url, **options)
+    try:
+        info: Any = client.info("cluster")
+        if info.get("cluster_enabled"):
+            client.close()
+            client = RedisCluster.from_url(redis_url, **options)
+        yield client
+    finally:
+        client.close()
+
+
+class Log:
+    """The events of one partition, in order."""
+
+    def __init__(self, client: Client, keys: Keys, partition: int) -> None:
+        self.partition = partition
+        self._client = client
+        self._key = keys.events(partition)
+
+    def read(self, after: Position, *, count: int, block_ms: int | None = None) -> list[Recorded]:
+        """The next events; with `block_ms`, wait so long for the first. Raise UnknownType."""
+        answer: Any = self._client.xread({self._key: str(after)}, count=count, block=block_ms)
+        return self._decode(answer[0][1] if answer else [])
+
+    def between(self, after: Position, until: Position, *, count: int) -> list[Recorded]:
+        """Events past `after`, up to and with `until`."""
+        answer: Any = self._client.xrange(self._key, f"({after}", str(until), count=count)
+        return self._decode(answer)
+
+    def head(self) -> Position:
+        """The position of the last event."""
+        answer: Any = self._client.xrevrange(self._key, count=1)
+        return Position.parse(answer[0][0]) if answer else START
+
+    def holds(self, position: Position) -> bool:
+        """Whether a reader that stands at `position` can go on from there.
+
+        False where the log lost its tail (a Redis that came back without its last second, or
+        empty): it no longer holds that event, but stands from its first, so everything can be
+        folded anew. Raise HistoryLost where the log was trimmed past the position: what lies
+        between is not there.
+        """
+        if position != START and self._client.xrange(self._key, str(position), str(position)):
+            return True
+        if self._trimmed():
+            raise HistoryLost(f"{self._key} does not hold {position}, nor its own beginning")
+        return position == START
+
+    def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Send pub/sub messages, in order. Every node of a cluster passes them on to all
+        subscribers.
+        """
+        if isinstance(self._client, RedisCluster):
+            for channel, message in messages:
+                self._client.publish(channel, message)
+            return
+        pipeline = self._client.pipeline(transaction=False)
+        for channel, message in messages:
+            pipeline.publish(channel, message)
+        pipeline.execute()
+
+    def _trimmed(self) -> bool:
+        """Whether entries were ever removed: the server counts those it was given."""
+        try:
+            info: Any = self._client.xinfo_stream(self._key)
+        except redis.ResponseError:  # no such key: nothing was ever written, or all of it is gone
+            return False
+        return bool(info.get("entries-added", info["length"]) != info["length"])
+
+    def _decode(self, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> list[Recorded]:
+        partition = self.partition
+        return [codec.decode(partition, position, fields) for position, fields in entries]

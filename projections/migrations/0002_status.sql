@@ -1,0 +1,138 @@
+-- What the status routes answer. Columns carry the names of the specification (Schema), less those
+-- that hold content; times that are counted in milliseconds of the Redis clock end in _ms.
+CREATE TABLE waiting_prompts (
+    id uuid PRIMARY KEY,
+    partition int NOT NULL,
+    user_id bigint NOT NULL,
+    is_chat boolean NOT NULL,
+    jobs int NOT NULL,
+    max_length bigint NOT NULL,
+    max_context_length bigint NOT NULL,
+    models text[] NOT NULL,
+    chat_required_features text[] NOT NULL,
+    chat_conformance text NOT NULL,
+    chat_tools_temperature double precision,
+    images boolean NOT NULL,
+    only_workers text[] NOT NULL,
+    ignore_workers text[] NOT NULL,
+    trusted_workers boolean NOT NULL,
+    validated_backends boolean NOT NULL,
+    slow_workers boolean NOT NULL,
+    stream boolean NOT NULL,
+    ttl int NOT NULL,
+    created_ms bigint NOT NULL,
+    touched_ms bigint NOT NULL,  -- the expiry is counted from here
+    cancelled boolean NOT NULL,
+    faulted boolean NOT NULL,
+    done boolean NOT NULL,
+    created timestamptz NOT NULL GENERATED ALWAYS AS (to_timestamp(created_ms / 1000.0)) STORED,
+    expiry timestamptz NOT NULL
+        GENERATED ALWAYS AS (to_timestamp((touched_ms + ttl::bigint * 1000) / 1000.0)) STORED
+) WITH (fillfactor = 70);
+
+CREATE TABLE processing_gens (
+    id uuid PRIMARY KEY,
+    partition int NOT NULL,
+    wp_id uuid NOT NULL,
+    worker_id uuid NOT NULL,
+    worker_name text NOT NULL,
+    owner_id bigint NOT NULL,
+    model text NOT NULL,
+    assigned_model text NOT NULL,
+    assigned_max_context_length bigint NOT NULL,
+    assigned_max_length bigint NOT NULL,
+    job_ttl int NOT NULL,
+    created_ms bigint NOT NULL,  -- the assignment
+    created_seq bigint NOT NULL,
+    state text NOT NULL CHECK (state IN ('pending', 'finished', 'faulted')),
+    cancelled boolean NOT NULL,
+    result_state text,
+    seed bigint,
+    finish_reason text,
+    native_finish_reason text,
+    prompt_tokens bigint,
+    completion_tokens bigint,
+    reasoning_tokens bigint,
+    charge_basis text,
+    settled_character_count bigint,
+    finished_ms bigint,
+    created timestamptz NOT NULL GENERATED ALWAYS AS (to_timestamp(created_ms / 1000.0)) STORED
+) WITH (fillfactor = 70);
+
+CREATE INDEX processing_gens_wp ON processing_gens (wp_id);
+
+-- Write the folded changes of one batch. Each row is named at most once in all of `changes`.
+-- Returns nothing that became free (see eligibility_write).
+CREATE FUNCTION status_write(changes jsonb) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    prompts jsonb := changes -> 'waiting_prompts';
+    gens jsonb := changes -> 'processing_gens';
+BEGIN
+    IF prompts ? 'insert' THEN
+        INSERT INTO waiting_prompts (
+            id, partition, user_id, is_chat, jobs, max_length, max_context_length, models,
+            chat_required_features, chat_conformance, chat_tools_temperature, images, only_workers,
+            ignore_workers, trusted_workers, validated_backends, slow_workers, stream, ttl,
+            created_ms, touched_ms, cancelled, faulted, done
+        )
+        SELECT
+            id, partition, user_id, is_chat, jobs, max_length, max_context_length, models,
+            chat_required_features, chat_conformance, chat_tools_temperature, images, only_workers,
+            ignore_workers, trusted_workers, validated_backends, slow_workers, stream, ttl,
+            created_ms, touched_ms, cancelled, faulted, done
+        FROM jsonb_populate_recordset(NULL::waiting_prompts, prompts -> 'insert');
+    END IF;
+    IF prompts ? 'update' THEN
+        UPDATE waiting_prompts w
+        SET (touched_ms, cancelled, faulted, done) = (
+            SELECT n.touched_ms, n.cancelled, n.faulted, n.done
+            FROM jsonb_populate_record(w, c.change) n
+        )
+        FROM jsonb_array_elements(prompts -> 'update') AS c (change)
+        WHERE w.id = (c.change ->> 'id')::uuid;
+    END IF;
+    IF prompts ? 'delete' THEN
+        DELETE FROM waiting_prompts w
+        USING jsonb_array_elements_text(prompts -> 'delete') AS c (id)
+        WHERE w.id = c.id::uuid;
+    END IF;
+    IF gens ? 'insert' THEN
+        INSERT INTO processing_gens (
+            id, partition, wp_id, worker_id, worker_name, owner_id, model, assigned_model,
+            assigned_max_context_length, assigned_max_length, job_ttl, created_ms, created_seq,
+            state, cancelled, result_state, seed, finish_reason, native_finish_reason,
+            prompt_tokens, completion_tokens, reasoning_tokens, charge_basis,
+            settled_character_count, finished_ms
+        )
+        SELECT
+            id, partition, wp_id, worker_id, worker_name, owner_id, model, assigned_model,
+            assigned_max_context_length, assigned_max_length, job_ttl, created_ms, created_seq,
+            state, cancelled, result_state, seed, finish_reason, native_finish_reason,
+            prompt_tokens, completion_tokens, reasoning_tokens, charge_basis,
+            settled_character_count, finished_ms
+        FROM jsonb_populate_recordset(NULL::processing_gens, gens -> 'insert');
+    END IF;
+    IF gens ? 'update' THEN
+        UPDATE processing_gens g
+        SET (
+            job_ttl, state, cancelled, result_state, seed, finish_reason, native_finish_reason,
+            prompt_tokens, completion_tokens, reasoning_tokens, charge_basis,
+            settled_character_count, finished_ms
+        ) = (
+            SELECT
+                n.job_ttl, n.state, n.cancelled, n.result_state, n.seed, n.finish_reason,
+                n.native_finish_reason, n.prompt_tokens, n.completion_tokens, n.reasoning_tokens,
+                n.charge_basis, n.settled_character_count, n.finished_ms
+            FROM jsonb_populate_record(g, c.change) n
+        )
+        FROM jsonb_array_elements(gens -> 'update') AS c (change)
+        WHERE g.id = (c.change ->> 'id')::uuid;
+    END IF;
+    IF gens ? 'delete' THEN
+        DELETE FROM processing_gens g
+        USING jsonb_array_elements_text(gens -> 'delete') AS c (id)
+        WHERE g.id = c.id::uuid;
+    END IF;
+    RETURN NULL;
+END
+$$;

@@ -1,0 +1,47 @@
+"""What makes a projection: a name, a pure fold, the SQL function that writes what it folded, and
+what it announces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import psycopg
+
+from events.base import Recorded
+from projections.changes import Document
+
+
+class Projected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Published after each commit on the projected channel: what can be read now."""
+
+    position: str
+    requests: tuple[str, ...] = ()
+    """Ids of requests whose rows changed (status)."""
+    models: tuple[str, ...] = ()
+    """Models of jobs that began to wait, "" for requests that take any (eligibility)."""
+
+
+class Signal(NamedTuple):
+    """A message for subscribers of one channel."""
+
+    channel: str
+    message: bytes
+
+
+class Projection(NamedTuple):
+    """One read model. A name is permanent: renaming it replays everything."""
+
+    name: str
+    tables: tuple[str, ...]
+    """Tables that it alone writes, each with a column `partition`."""
+    write: str
+    """SQL function: takes the folded document, returns models whose jobs came back."""
+    fold: Callable[[Sequence[Recorded]], Document]
+    """Pure: rows come from the events alone."""
+    hints: Callable[[str, Document, Sequence[str]], Projected]
+    """From the position, the document and what `write` returned."""
+    signals: Callable[[psycopg.Connection[Any], Sequence[Recorded]], list[Signal]] | None = None
+    """Messages about committed events, in their order."""

@@ -1,0 +1,94 @@
+"""Connections to a migrated database and a log of one partition, and the rows that a projection left."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from events.keys import Keys
+from projections import log, session
+from projections.database import Database
+from projections.eligibility import ELIGIBILITY
+from projections.log import Log
+from projections.migrate import migrate
+from projections.projector import step
+from projections.session import Session
+from projections.status import STATUS
+from tests.projections.histories import Story, append
+
+TABLES = (*STATUS.tables, *ELIGIBILITY.tables)
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return Keys(1)
+
+
+@pytest.fixture
+def url(database_url: str) -> str:
+    """A database of this test's own with all tables and no rows."""
+    migrate(database_url)
+    return database_url
+
+
+@pytest.fixture
+def connected(url: str) -> Iterator[Session]:
+    with session.connect(url, "test") as connection:
+        yield connection
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as made:
+        yield made
+
+
+@pytest.fixture
+def reader(redis_url: str, keys: Keys) -> Iterator[Log]:
+    with log.connect(redis_url) as made:
+        yield Log(made, keys, 0)
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[Database]:
+    made = Database(url, timeout=5)
+    yield made
+    await made.close()
+
+
+Given = Callable[..., None]
+
+
+@pytest.fixture
+def given(client: redis.Redis, keys: Keys, reader: Log, connected: Session) -> Given:
+    """Write what of a story is not in the log yet, and project all of it."""
+    written = 0
+
+    def project(story: Story, count: int = 500) -> None:
+        nonlocal written
+        append(client, story.events[written:], keys)
+        written = len(story.events)
+        catch_up(reader, connected, count)
+
+    return project
+
+
+def catch_up(reader: Log, connected: Session, count: int = 500) -> None:
+    for projection in (STATUS, ELIGIBILITY):
+        while step(projection, reader, connected, count=count):
+            pass
+
+
+def rows(connected: Session) -> dict[str, list[Any]]:
+    """Every row of every table of the read models, in a fixed order."""
+    return {
+        table: connected.execute(f"SELECT t::text FROM {table} t ORDER BY 1").fetchall()
+        for table in TABLES
+    }
+
+
+def wipe(connected: Session) -> None:
+    connected.execute(f"TRUNCATE checkpoints, {', '.join(TABLES)}")

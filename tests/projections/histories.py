@@ -1,0 +1,350 @@
+"""Legal histories, as the command scripts would write them: by hand for a story, at random for a property."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import redis
+
+from events import codec
+from events.base import Event, Position
+from events.keys import Keys
+from events.types import (
+    Assigned,
+    Cancelled,
+    CheckedIn,
+    Declaration,
+    Demand,
+    Expired,
+    Faulted,
+    Progressed,
+    Returned,
+    Settled,
+    Submitted,
+    SubmittedReply,
+    Usage,
+    WorkerAborted,
+)
+
+MODELS = ("alpha", "beta", "gamma")
+FEATURES = ("seed", "tools", "vision")
+
+
+def uuid(number: int, tail: int = 0) -> str:
+    """A UUID that tells which it is; its last four digits decide its partition."""
+    return f"{number:08x}-0000-4000-8000-00000000{tail:04x}"
+
+
+def flat(event: Event) -> dict[Any, Any]:
+    """The stream entry, with the fields that only its script knows."""
+    pairs = codec.encode(event)
+    fields: dict[Any, Any] = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    for name in type(event).SCRIPT:
+        value = getattr(event, name)
+        if isinstance(value, bool):
+            value = int(value)
+        fields[name] = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return fields
+
+
+def append(
+    client: redis.Redis, events: Iterable[tuple[Position, Event]], keys: Keys, partition: int = 0
+) -> None:
+    """Write events to a partition's log at their positions."""
+    pipeline = client.pipeline(transaction=False)
+    for position, event in events:
+        pipeline.execute_command(
+            "XADD", keys.events(partition), str(position), *sum(flat(event).items(), ())
+        )
+    pipeline.execute()
+
+
+class Story:
+    """What happened in one partition so far. Every method is a fact, with the counters of its script."""
+
+    def __init__(self, tail: int = 0, start_ms: int = 1_700_000_000_000) -> None:
+        self.events: list[tuple[Position, Event]] = []
+        self.tail = tail
+        self.ms = start_ms
+        self._made = 0
+        self._requests: dict[str, dict[str, Any]] = {}
+        self.workers: list[int] = []
+
+    @property
+    def head(self) -> Position:
+        return self.events[-1][0]
+
+    def new_id(self) -> str:
+        self._made += 1
+        return uuid(self._made, self.tail)
+
+    def tell(self, event: Event, after_ms: int = 1) -> Position:
+        """Append; `after_ms` 0 puts it into the same millisecond."""
+        self.ms += after_ms
+        last = self.events[-1][0] if self.events else Position(0, 0)
+        position = Position(self.ms, last.seq + 1 if last.ms == self.ms else 0)
+        self.events.append((position, event))
+        return position
+
+    # requests
+
+    def submit(
+        self,
+        *,
+        jobs: int = 1,
+        chat: bool = True,
+        max_length: int = 100,
+        priority: int = 0,
+        user_id: int = 1,
+        ttl: int = 1200,
+        **demand: Any,
+    ) -> str:
+        id_ = self.new_id()
+        demand.setdefault("models", ("alpha",))
+        self.tell(
+            Submitted(
+                request_id=id_,
+                user_id=user_id,
+                chat=chat,
+                jobs=jobs,
+                max_length=max_length,
+                stream=False,
+                ttl=ttl,
+                priority=priority,
+                data=Demand(**demand),
+            )
+        )
+        self._requests[id_] = {
+            "jobs": jobs,
+            "waiting": jobs,
+            "finished": 0,
+            "faults": 0,
+            "pending": [],
+            "generations": [],
+            "cancelled": False,
+            "done": False,
+        }
+        return id_
+
+    def assign(self, request_id: str, worker: int = 1, model: str = "alpha") -> str:
+        state = self._requests[request_id]
+        id_ = self.new_id()
+        state["waiting"] -= 1
+        state["pending"].append(id_)
+        state["generations"].append(id_)
+        self.tell(
+            Assigned(
+                request_id=request_id,
+                generation_id=id_,
+                worker_id=uuid(worker, 0xF000),
+                worker_name=f"worker {worker}",
+                owner_id=worker,
+                model=model,
+                max_length=512,
+                max_context_length=4096,
+                job_ttl=150,
+                lease_cap=600,
+                waiting=state["waiting"],
+            )
+        )
+        return id_
+
+    def progress(self, request_id: str, generation_id: str) -> None:
+        self.tell(
+            Progressed(
+                request_id=request_id,
+                generation_id=generation_id,
+                deadline_ms=self.ms + 200_000,
+                job_ttl=200,
+            )
+        )
+
+    def reply(self, request_id: str, generation_id: str, **usage: Any) -> None:
+        state = self._requests[request_id]
+        state["pending"].remove(generation_id)
+        state["finished"] += 1
+        over = not state["waiting"] and not state["pending"]
+        enough = state["finished"] >= state["jobs"] or state["cancelled"]
+        done = over and enough and not state["done"]
+        state["done"] |= done
+        self.tell(
+            SubmittedReply(
+                request_id=request_id,
+                generation_id=generation_id,
+                user_id=1,
+                worker_id=uuid(1, 0xF000),
+                owner_id=1,
+                model="alpha",
+                state="ok",
+                finish_reason="stop",
+                characters=10,
+                tool_calls=0,
+                data=Usage(**usage),
+                finished=state["finished"],
+                done=done,
+            )
+        )
+
+    def give_back(self, request_id: str, generation_id: str) -> None:
+        state = self._requests[request_id]
+        state["pending"].remove(generation_id)
+        if not state["done"] and not state["cancelled"]:
+            state["waiting"] += 1
+        self.tell(
+            Returned(
+                request_id=request_id,
+                generation_id=generation_id,
+                waiting=state["waiting"],
+                done=self._is_over(state),
+            )
+        )
+
+    def fault(self, request_id: str, generation_id: str, limit: int = 2, worker: int = 1) -> None:
+        state = self._requests[request_id]
+        state["pending"].remove(generation_id)
+        state["faults"] += 1
+        exhausted = not state["done"] and not state["cancelled"] and state["faults"] > limit
+        restarted = not state["done"] and not state["cancelled"] and not exhausted
+        state["waiting"] = 0 if exhausted else state["waiting"] + restarted
+        done = (exhausted and not state["done"]) or self._is_over(state)
+        state["done"] |= done
+        self.tell(
+            Faulted(
+                request_id=request_id,
+                generation_id=generation_id,
+                cause="worker",
+                holdoff=10,
+                worker_id=uuid(worker, 0xF000),
+                user_id=1,
+                restarted=restarted,
+                waiting=state["waiting"],
+                exhausted=exhausted,
+                done=done,
+            )
+        )
+
+    def cancel(self, request_id: str, *, settle: bool = False) -> None:
+        state = self._requests[request_id]
+        settled = tuple(state["pending"]) if settle else ()
+        if settle:
+            state["pending"].clear()
+        state["cancelled"], state["waiting"] = True, 0
+        self.tell(
+            Cancelled(
+                request_id=request_id,
+                generations=tuple(state["generations"]),
+                user_id=1,
+                settled=settled,
+                characters=tuple(range(1, len(settled) + 1)),
+                finished=state["finished"],
+                done=self._is_over(state),
+            )
+        )
+
+    def expire(self, request_id: str) -> None:
+        state = self._requests.pop(request_id)
+        self.tell(
+            Expired(
+                request_id=request_id,
+                generations=tuple(state["generations"]),
+                user_id=1,
+                finished=state["finished"],
+                done=not state["done"],
+            )
+        )
+
+    def _is_over(self, state: dict[str, Any]) -> bool:
+        done = not state["done"] and not state["waiting"] and not state["pending"]
+        state["done"] |= done
+        return done
+
+    # workers
+
+    def check_in(
+        self, worker: int = 1, *, trusted: bool = False, user_id: int = 0, **declared: Any
+    ) -> str:
+        id_ = uuid(worker, 0xF000)
+        declared.setdefault("models", ("alpha",))
+        declared.setdefault("chat_jobs", True)
+        declared.setdefault("model_id", declared["models"][0])
+        declared.setdefault("chat_max_length", 512)
+        declared.setdefault("chat_max_context_length", 4096)
+        created = worker not in self.workers
+        if created:
+            self.workers.append(worker)
+        self.tell(
+            CheckedIn(
+                worker_id=id_,
+                name=f"worker {worker}",
+                user_id=user_id or worker,
+                trusted=trusted,
+                declared="digest",
+                data=Declaration(**declared),
+                created=created,
+            )
+        )
+        return id_
+
+    def abort(self, worker: int = 1) -> None:
+        self.tell(
+            WorkerAborted(
+                worker_id=uuid(worker, 0xF000),
+                generation_id=self.new_id(),
+                source=0,
+                source_position=str(self.head),
+            )
+        )
+
+
+def random_story(seed: int, length: int, tail: int = 0) -> Story:
+    """About `length` events, every kind of them, several requests interleaved, some in one millisecond."""
+    choose = random.Random(seed)
+    story = Story(tail)
+    while len(story.events) < length:
+        if choose.random() < 0.15:
+            story.ms -= 1  # the next event shares its predecessor's millisecond
+            if not story.events or story.ms < story.head.ms - 1:
+                story.ms += 1
+        _one(story, choose)
+    return story
+
+
+def _one(story: Story, choose: random.Random) -> None:
+    live = list(story._requests)
+    request = choose.choice(live) if live else None
+    state = story._requests[request] if request else None
+    what = choose.choice(
+        ("submit", "assign", "assign", "progress", "reply", "reply", "back", "fault", "fault")
+        + ("cancel", "expire", "check in", "abort", "other")
+    )
+    if what == "submit" or request is None or state is None:
+        story.submit(
+            jobs=choose.randint(1, 3),
+            chat=choose.random() < 0.7,
+            priority=choose.randrange(-100, 10**8),
+            models=tuple(choose.sample(MODELS, choose.randint(1, 2))),
+            features=tuple(sorted(choose.sample(FEATURES, choose.randint(0, 2)))),
+            tools_temperature=choose.choice((None, 0.0, 0.7)),
+        )
+    elif what == "assign" and state["waiting"] > 0:
+        story.assign(request, choose.randint(1, 4))
+    elif what == "progress" and state["pending"]:
+        story.progress(request, choose.choice(state["pending"]))
+    elif what == "reply" and state["pending"]:
+        story.reply(request, choose.choice(state["pending"]), completion_tokens=3)
+    elif what == "back" and state["pending"]:
+        story.give_back(request, choose.choice(state["pending"]))
+    elif what == "fault" and state["pending"]:
+        story.fault(request, choose.choice(state["pending"]))
+    elif what == "cancel" and not state["cancelled"] and not state["done"]:
+        story.cancel(request, settle=choose.random() < 0.5)
+    elif what == "expire" and choose.random() < 0.5:
+        story.expire(request)
+    elif what == "check in":
+        story.check_in(choose.randint(1, 4), trusted=choose.random() < 0.5)
+    elif what == "abort" and story.workers:
+        story.abort(choose.choice(story.workers))
+    elif what == "other":
+        story.tell(Settled(source=0, source_position=str(story.ms)))
