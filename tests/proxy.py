@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
@@ -17,6 +18,8 @@ class Proxy:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._drops = 0
+        self._one_in = 0
+        self._random = random.Random(0)
         self.dropped = 0
         """Answers swallowed so far."""
         self._parts = parts
@@ -52,6 +55,18 @@ class Proxy:
         """Swallow the next answers and cut their connections: the commands were executed."""
         self._drops = count
 
+    def drop_at_random(self, one_in: int, seed: int) -> None:
+        """Swallow one answer in so many from now on; 0 ends it."""
+        self._one_in, self._random = one_in, random.Random(seed)
+
+    def _swallows(self) -> bool:
+        if self._drops > 0:
+            self._drops -= 1
+        elif not self._one_in or self._random.randrange(self._one_in):
+            return False
+        self.dropped += 1
+        return True
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -71,8 +86,8 @@ class Proxy:
                 for pump in pumps:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
-        except OSError:
-            pass
+        except (OSError, asyncio.CancelledError):
+            pass  # the end of a test cuts what is under way
         finally:
             for each in (writer, upstream):
                 if each is not None:
@@ -84,9 +99,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
                 await self._flowing.wait()
-                if answers and self._drops > 0:
-                    self._drops -= 1
-                    self.dropped += 1
+                if answers and self._swallows():
                     return
                 sink.write(data)
                 await sink.drain()

@@ -47,6 +47,7 @@ class Pool:
     accounts: Accounts
     workers: pop.Workers
     names: dict[str, pop.Worker] = field(default_factory=dict)
+    janitors: dict[int, Janitor] = field(default_factory=dict)
 
     @classmethod
     async def opened(cls, log: Log, limits: Limits) -> Pool:
@@ -120,10 +121,9 @@ class Pool:
 
     async def sweep(self) -> Swept:
         """One janitor's pass over every partition."""
-        swept = [
-            await Janitor(self.log, self.limits, partition).sweep()
-            for partition in self.log.keys.all()
-        ]
+        for partition in self.log.keys.all():
+            self.janitors.setdefault(partition, Janitor(self.log, self.limits, partition))
+        swept = [await janitor.sweep() for janitor in self.janitors.values()]
         return Swept(*(sum(each) for each in zip(*swept, strict=True)))
 
     async def settle(self) -> None:

@@ -1,0 +1,119 @@
+"""Answers that get lost after their command was executed: nothing happens twice, nothing leaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from events import types
+from events.keys import Keys
+from handlers import errors, pop
+from handlers.limits import Limits
+from handlers.log import Log
+from lua.link import Link
+from tests.handlers.driver import Driver
+from tests.handlers.pool import DECLARATION, MODEL, Pool
+from tests.proxy import Proxy
+
+
+@pytest.fixture
+async def proxy(redis_url: str) -> AsyncIterator[Proxy]:
+    """A way to Redis that loses answers."""
+    async with Proxy.before(redis_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def pool(proxy: Proxy) -> AsyncIterator[Pool]:
+    """A pool behind the proxy."""
+    log = Log(Link(proxy.url), Keys(1), test=True)
+    yield await Pool.opened(log, Limits())
+    await log.close()
+
+
+async def _events(pool: Pool, kind: type) -> list:
+    return [
+        entry.recorded.event
+        for entry in await pool.events()
+        if isinstance(entry.recorded.event, kind)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_commands_whose_answers_get_lost_take_effect_once(
+    pool: Pool, proxy: Proxy, seed: int
+) -> None:
+    driver = Driver(pool, seed)
+    proxy.drop_at_random(9, seed)
+    await driver.run(600)
+    proxy.drop_at_random(0, seed)
+    await _background(pool)
+
+    assert proxy.dropped > 50
+    for kind, id_ in (
+        (types.Submitted, "request_id"),
+        (types.Assigned, "generation_id"),
+        (types.SubmittedReply, "generation_id"),
+        (types.Faulted, "generation_id"),
+        (types.Admitted, "request_id"),
+        (types.Cancelled, "request_id"),
+        (types.Expired, "request_id"),
+    ):
+        counted = Counter(getattr(event, id_) for event in await _events(pool, kind))
+        assert set(counted.values()) <= {1}, kind
+
+    held = {job.generation_id for job in driver.jobs}
+    freed = {event.generation_id for event in await _events(pool, types.Returned)}
+    ended = {each for event in await _events(pool, types.Expired) for each in event.generations}
+    for event in await _events(pool, types.Assigned):
+        assert event.generation_id in held | freed | ended, "assigned to nobody"
+
+    told = set(driver.requests)
+    undone = {event.request_id for event in await _events(pool, types.Cancelled | types.Expired)}
+    for event in await _events(pool, types.Submitted):
+        assert event.request_id in told | undone, "queued for nobody"
+
+
+async def test_a_job_whose_assignment_got_no_answer_waits_again(pool: Pool, proxy: Proxy) -> None:
+    """Redis hangs: the caller is told so within a second, and the job is not lost to it."""
+    request_id = await pool.submit()
+    worker = await pool.worker()
+    proxy.stall()
+    started = asyncio.get_running_loop().time()
+
+    with pytest.raises(errors.RedisUnavailable):
+        await pop.assign(pool.log, pool.limits, worker, DECLARATION, request_id, MODEL)
+
+    assert asyncio.get_running_loop().time() - started < 1
+    proxy.flow()
+    await _background(pool)
+    request = await pool.request(request_id)
+    assert (request["waiting"], request["processing"]) == ("1", "0")
+    assert await pool.assign(request_id) is not None
+
+
+async def test_a_submit_whose_fate_is_unknown_is_undone(pool: Pool, proxy: Proxy) -> None:
+    await pool.submit()
+    admitted = len(await _events(pool, types.Admitted))
+    proxy.stall()
+
+    with pytest.raises(errors.RedisUnavailable):
+        await pool.submit()
+
+    proxy.flow()
+    await _background(pool)
+    await pool.pass_time(61)
+    await pool.sweep()
+    await pool.settle()
+    assert len(await _events(pool, types.Admitted)) <= admitted + 1
+    account = await pool.hash(pool.log.keys.account(pool.client.id))
+    assert account["jobs"] == "1"
+
+
+async def _background(pool: Pool) -> None:
+    """Wait for what handlers carry on with behind their callers' backs."""
+    while pool.log._background:
+        await asyncio.wait(pool.log._background)

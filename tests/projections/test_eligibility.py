@@ -1,0 +1,529 @@
+"""What waits, and for whom."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from events.keys import Keys
+from events.types import Declaration, Demand
+from projections import eligibility
+from projections.database import Database
+from projections.eligibility import (
+    FIRST,
+    Candidate,
+    Offer,
+    Serving,
+    Wanted,
+    Worker,
+    candidates,
+    fits,
+    queue_snapshot,
+    servers,
+    serving,
+)
+from projections.session import Session
+from tests.projections.conftest import Given, wipe
+from tests.projections.histories import Story, uuid
+
+VALIDATED = ("KoboldCppEmbedWorker",)
+DECLARED = {
+    "models": ("alpha", "beta"),
+    "chat_jobs": True,
+    "model_id": "alpha",
+    "chat_max_length": 512,
+    "chat_max_context_length": 4096,
+}
+
+
+def offer(**declared: Any) -> Offer:
+    return Offer.of(Declaration(**(DECLARED | declared)), VALIDATED)
+
+
+def worker(number: int = 1, *, trusted: bool = False, **declared: Any) -> Worker:
+    return Worker(uuid(number, 0xF000), number, trusted, offer(**declared))
+
+
+async def ids(database: Database, story: Story, wanted: Offer, **more: Any) -> list[str]:
+    found = await candidates(database, wanted, now_ms=story.ms, **more)
+    return [candidate.request_id for candidate in found]
+
+
+def waiting(connected: Session) -> dict[str, list[int]]:
+    rows = connected.execute("SELECT request_id::text, array_agg(waiting) FROM queue GROUP BY 1")
+    return dict(rows.fetchall())
+
+
+# rows
+
+
+def test_a_request_waits_until_it_hands_out_no_more_jobs(given: Given, connected: Session):
+    story = Story()
+    request = story.submit(jobs=2, models=("alpha", "beta"))
+    given(story)
+    assert waiting(connected) == {request: [2, 2]}
+
+    first, second = story.assign(request), story.assign(request)
+    given(story)
+    assert waiting(connected) == {request: [0, 0]}
+
+    story.fault(request, first)
+    given(story)
+    assert waiting(connected) == {request: [1, 1]}
+
+    story.reply(request, second)
+    story.give_back(request, story.assign(request))
+    given(story)
+    assert waiting(connected) == {request: [1, 1]}
+
+    story.reply(request, story.assign(request))
+    given(story)
+    assert waiting(connected) == {}
+
+
+@pytest.mark.parametrize("end", ["cancel", "expire"])
+def test_a_request_that_is_over_waits_no_more(given: Given, connected: Session, end: str):
+    story = Story()
+    request = story.submit()
+    given(story)
+
+    getattr(story, end)(request)
+    given(story)
+
+    assert waiting(connected) == {}
+
+
+def test_a_worker_has_its_latest_declaration_and_its_first_moment(
+    given: Given, connected: Session
+):
+    story = Story()
+    story.check_in(models=("alpha",), threads=2)
+    created = story.ms
+    given(story)
+    story.ms += 30_000
+    story.abort()
+    story.check_in(models=("beta",), threads=3, trusted=True)
+    story.abort()
+    given(story)
+
+    row = connected.execute(
+        "SELECT models, threads, trusted, created_ms, last_check_in_ms, uncompleted_jobs FROM workers"
+    ).fetchone()
+
+    assert row == (["beta"], 3, True, created, story.ms - 1, 2)
+
+
+# candidates
+
+
+async def test_candidates_come_in_rank_order_and_equals_by_age(given: Given, database: Database):
+    story = Story()
+    old = story.submit(priority=10_000)  # one kudos
+    young = story.submit(priority=10_000)
+    rich = story.submit(priority=1_000_000)
+    story.ms += 60_000
+    late = story.submit(priority=2_000_000)  # 100 kudos more, less 5 for each of 60 seconds
+
+    given(story)
+
+    assert await ids(database, story, offer()) == [rich, old, young, late]
+
+
+async def test_pages_follow_each_other_without_gap_or_overlap(given: Given, database: Database):
+    choose = random.Random(1)
+    story = Story()
+    for _ in range(70):
+        story.submit(
+            priority=choose.randrange(3) * 10_000,
+            max_length=choose.choice((10, 100, 400)),
+            features=choose.choice(((), ("seed",))),
+        )
+        story.ms -= choose.randrange(2)
+    given(story)
+    mine = offer(chat_features=("seed",))
+    everything = await ids(database, story, mine, limit=1000)
+    assert len(everything) == 70
+
+    paged: list[str] = []
+    after = FIRST
+    while page := await candidates(database, mine, now_ms=story.ms, limit=9, after=after):
+        paged += [candidate.request_id for candidate in page]
+        after = page[-1].place
+
+    assert paged == everything
+
+
+async def test_a_request_found_under_two_models_comes_once_with_both(
+    given: Given, database: Database
+):
+    story = Story()
+    story.submit(chat=False, models=("alpha", "beta", "gamma"))
+    story.submit(chat=False, models=())
+    given(story)
+
+    found = await candidates(database, offer(), now_ms=story.ms)
+
+    assert [candidate.wanted.models for candidate in found] == [("alpha", "beta"), ("",)]
+
+
+async def test_requests_for_a_few_workers_do_not_fill_the_pages_of_others(
+    given: Given, database: Database
+):
+    story = Story()
+    mine = uuid(1, 0xF000)
+    for _ in range(30):
+        story.submit(only=(uuid(2, 0xF000),))
+    own = story.submit(only=(uuid(3, 0xF000), mine))
+    anyone = story.submit()
+    given(story)
+
+    assert await ids(database, story, offer(), workers=[mine], limit=5) == [own, anyone]
+    assert len(await ids(database, story, offer(), limit=50)) == 32
+
+
+async def test_an_expired_request_is_no_candidate(given: Given, database: Database):
+    story = Story()
+    story.submit(ttl=10)
+    given(story)
+    story.ms += 10_000
+
+    assert await ids(database, story, offer()) == []
+
+
+async def test_a_worker_without_an_offer_costs_no_query():
+    none = offer(chat_jobs=False, prompt_jobs=False)
+
+    assert await candidates(Database("nowhere"), none, now_ms=0) == []
+
+
+def random_demand(choose: random.Random) -> dict[str, Any]:
+    features = tuple(sorted(choose.sample(("seed", "tools", "vision"), choose.randrange(3))))
+    return {
+        "jobs": choose.randint(1, 2),
+        "chat": choose.random() < 0.7,
+        "max_length": choose.choice((1, 100, 128, 129, 300, 512, 513)),
+        "user_id": choose.randint(1, 3),
+        "models": tuple(choose.sample(("alpha", "beta", "gamma"), choose.randrange(1, 3))),
+        "max_context_length": choose.choice((1024, 2048, 3000, 4096, 4097)),
+        "features": features,
+        "images": "vision" in features and choose.random() < 0.7,
+        "tools_temperature": choose.choice((None, 0.0, 0.3, 0.5, 0.7, 1.2)),
+        "only": (uuid(1, 0xF000),) if choose.random() < 0.2 else (),
+        "ignore": (uuid(1, 0xF000),) if choose.random() < 0.2 else (),
+        "trusted_workers": choose.random() < 0.3,
+        "validated_backends": choose.random() < 0.3,
+    }
+
+
+def random_worker(choose: random.Random) -> Worker:
+    models = tuple(choose.sample(("alpha", "beta", "gamma"), choose.randint(1, 3)))
+    chat = choose.random() < 0.8
+    return worker(
+        choose.randint(1, 2),
+        trusted=choose.random() < 0.5,
+        models=models,
+        max_length=choose.choice((100, 128, 300, 512)),
+        max_context_length=choose.choice((1024, 2500, 4096)),
+        bridge_agent=choose.choice(("KoboldCppEmbedWorker:1.2:x", "KoboldCppEmbedWorker:x:y", "z")),
+        chat_jobs=chat,
+        prompt_jobs=not chat or choose.random() < 0.7,
+        model_id=models[0],
+        chat_features=tuple(choose.sample(("seed", "tools", "vision"), choose.randrange(4))),
+        chat_max_length=choose.choice((100, 128, 300, 512)),
+        chat_max_context_length=choose.choice((1024, 2500, 4096)),
+        chat_tools_max_temperature=choose.choice((None, 0.0, 0.4, 0.5, 1.0)),
+        image_transports=choose.choice(((), ("url",), ("messages_url",))),
+    )
+
+
+SHARED = {
+    "models",
+    "seed",
+    "tools",
+    "vision",
+    "image_transports",
+    "tools_max_temperature",
+    "max_context_length",
+    "max_length",
+    "bridge_version",
+    "expired",
+    "not_waiting",
+}
+"""What all workers of one offer have in common: the query's part of the rules."""
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(seed=st.integers(0, 2**32))
+async def test_the_query_and_fits_agree(
+    given: Given, client: Any, connected: Session, database: Database, seed: int
+):
+    client.flushall()
+    wipe(connected)
+    choose = random.Random(seed)
+    story = Story()
+    for _ in range(25):
+        request = story.submit(ttl=choose.choice((1, 1200)), **random_demand(choose))
+        if choose.random() < 0.3:
+            story.fault(request, story.assign(request))
+    from tests.projections.conftest import catch_up  # noqa: F401
+
+    given(story)
+    now_ms = story.ms + 1500
+    everything = all_rows(connected)
+
+    for _ in range(4):
+        who = random_worker(choose)
+        found = await candidates(database, who.offer, now_ms=now_ms, limit=1000)
+
+        asked = {candidate.request_id for candidate in found}
+        may = {each.request_id for each in everything if fits(each, who, now_ms) is None}
+        assert may == {each.request_id for each in found if fits(each, who, now_ms) is None}
+        for each in everything:
+            anyone = who._replace(trusted=True, id="of no list")
+            unlisted = each._replace(wanted=each.wanted._replace(only=(), ignore=()))
+            reason = fits(unlisted, anyone, now_ms)
+            assert (each.request_id in asked) == (reason is None), reason
+            assert reason is None or reason in SHARED
+
+
+def all_rows(connected: Session) -> list[Candidate]:
+    rows = connected.execute(
+        "SELECT request_id::text, array_agg(model), user_id, chat, max_length, max_context_length,"
+        " features, images, tools_temperature, only_workers, ignore_workers, trusted_workers,"
+        " validated_backends, slow_workers, rank, waiting, holdoff_worker, holdoff_ms, created_ms,"
+        " expires_ms FROM queue"
+        " GROUP BY request_id, user_id, chat, max_length, max_context_length, features, images,"
+        " tools_temperature, only_workers, ignore_workers, trusted_workers, validated_backends,"
+        " slow_workers, rank, waiting, holdoff_worker, holdoff_ms, created_ms, expires_ms"
+    ).fetchall()
+    return [
+        Candidate(
+            row[0],
+            Wanted(
+                row[2],
+                row[3],
+                tuple(row[1]),
+                row[4],
+                row[5],
+                frozenset(row[6]),
+                row[7],
+                row[8],
+                tuple(row[9]),
+                tuple(row[10]),
+                *row[11:14],
+            ),
+            *row[14:],
+        )
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("demand", "who", "reason"),
+    [
+        ({}, worker(), None),
+        ({"models": ("beta",)}, worker(), "models"),
+        ({}, worker(chat_jobs=False), "models"),
+        ({"features": ("tools", "seed")}, worker(chat_features=("tools",)), "seed"),
+        ({"images": True}, worker(image_transports=("messages_url",)), "image_transports"),
+        ({"images": True}, worker(image_transports=("base64",)), None),
+        ({"max_context_length": 4097}, worker(), "max_context_length"),
+        (
+            {"tools_temperature": 1.0},
+            worker(chat_tools_max_temperature=0.9),
+            "tools_max_temperature",
+        ),
+        ({"tools_temperature": 1.0}, worker(), None),
+        ({"only": (uuid(2, 0xF000),)}, worker(), "worker_id"),
+        ({"ignore": (uuid(1, 0xF000),)}, worker(), "worker_id"),
+        ({"trusted_workers": True}, worker(), "untrusted"),
+        ({"trusted_workers": True}, worker(trusted=True), None),
+        ({"validated_backends": True}, worker(), "bridge_version"),
+        (
+            {"validated_backends": True},
+            worker(bridge_agent="KoboldCppEmbedWorker:1.90.2:https://x"),
+            None,
+        ),
+        ({"validated_backends": True}, worker(bridge_agent="KoboldCppEmbedWorker"), "bridge_version"),
+        ({}, worker()._replace(maintenance=True), "maintenance"),
+        ({}, worker(9)._replace(maintenance=True), None),
+    ],
+)
+def test_each_rule_has_its_reason(demand: dict[str, Any], who: Worker, reason: str | None):
+    asked = Demand(**({"models": ("alpha",)} | demand))
+
+    wanted = Wanted.of(asked, user_id=9, chat=True, max_length=100)
+
+    assert eligibility.refusal(wanted, who) == reason
+
+
+def test_a_request_is_held_off_only_from_the_worker_that_faulted_it():
+    wanted = Wanted.of(Demand(models=("alpha",)), user_id=9, chat=True, max_length=100)
+    candidate = Candidate(uuid(1), wanted, 0, 1, worker(1).id, 5000, 0, 10_000)
+
+    assert fits(candidate, worker(1), 4999) == "holdoff"
+    assert fits(candidate, worker(1), 5000) is None
+    assert fits(candidate, worker(2), 4999) is None
+    assert fits(candidate, worker(2), 10_000) == "expired"
+
+
+# the plan
+
+
+def fill(connected: Session, count: int) -> None:
+    """A long queue: half of it needs what nobody declares, all of that at the head."""
+    connected.execute(
+        """
+        INSERT INTO queue (request_id, model, partition, rank, waiting, chat, max_length,
+            max_context_length, features, images, only_workers, ignore_workers, trusted_workers,
+            validated_backends, slow_workers, class, user_id, holdoff_worker, holdoff_ms, ttl,
+            created_ms, touched_ms)
+        SELECT gen_random_uuid(), 'alpha', 0, -n, 1, true, 100, 1024,
+            CASE WHEN n <= %(count)s / 2 THEN '{vision}' ELSE '{}' END::text[], false, '{}', '{}',
+            false, false, true, CASE WHEN n <= %(count)s / 2 THEN 'b' ELSE 'a' END, 1, '', 0,
+            1000000, 0, 0
+        FROM generate_series(1, %(count)s) AS n
+        """,
+        {"count": count},
+    )
+
+
+async def test_a_pop_reads_a_few_entries_of_a_long_queue(
+    url: str, connected: Session, database: Database
+):
+    """By the plan that a connection keeps from the days of an empty queue."""
+    plain = offer()
+    for _ in range(8):
+        assert await candidates(database, plain, now_ms=1) == []
+    fill(connected, 5000)
+
+    found = await candidates(database, plain, now_ms=1, limit=10)
+    assert [candidate.rank for candidate in found] == list(range(-2501, -2511, -1))
+
+    for analyzed in (False, True):
+        if analyzed:
+            connected.execute("ANALYZE queue")
+        plan = await explained(url, plain)
+        nodes = list(walk(plan))
+        assert {node["Node Type"] for node in nodes if node.get("Relation Name") == "queue"} <= {
+            "Index Scan",
+            "Index Only Scan",
+        }
+        read = sum(
+            (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+            for node in nodes
+            if node.get("Relation Name") == "queue"
+        )
+        assert read <= 20
+
+
+async def explained(url: str, wanted: Offer) -> dict[str, Any]:
+    """The plan of the candidate query, with what it really read."""
+    plans: list[dict[str, Any]] = []
+
+    class Explaining(Database):
+        async def fetch(self, query, parameters=()):  # type: ignore[no-untyped-def]
+            rows = await super().fetch(b"EXPLAIN (ANALYZE, FORMAT JSON) " + query, parameters)
+            plans.append(rows[0][0][0]["Plan"])
+            return []
+
+    explaining = Explaining(url)
+    await candidates(explaining, wanted, now_ms=1, limit=10)
+    await explaining.close()
+    return plans[0]
+
+
+def walk(node: dict[str, Any]) -> Any:
+    yield node
+    for part in node.get("Plans", ()):
+        yield from walk(part)
+
+
+# who is there
+
+
+async def test_servers_counts_the_online_workers_that_may_take_it(
+    given: Given, database: Database
+):
+    story = Story()
+    story.check_in(9, **DECLARED)
+    story.ms += 400_000
+    story.check_in(1, **DECLARED, threads=2)
+    story.check_in(2, **(DECLARED | {"chat_max_length": 50}))
+    story.check_in(3, **DECLARED, chat_features=("seed",), threads=4)
+    story.check_in(4, models=("beta",), model_id="beta")
+    given(story)
+
+    async def of(**demand: Any) -> tuple[int, int, dict[str, int]]:
+        asked = Demand(**({"models": ("alpha",)} | demand))
+        wanted = Wanted.of(asked, user_id=1, chat=True, max_length=100)
+        return await servers(database, wanted, now_ms=story.ms, online_window_s=300)
+
+    assert await of() == (2, 6, {"max_length": 1})
+    assert await of(features=("seed",)) == (1, 4, {"seed": 2})
+    assert await of(models=("delta",)) == (0, 0, {})
+    assert await of(models=("alpha", "beta")) == (3, 7, {"max_length": 1})
+
+
+async def test_a_text_request_without_models_is_served_by_any_text_worker(
+    given: Given, database: Database
+):
+    story = Story()
+    story.check_in(1, **DECLARED)
+    story.check_in(2, **DECLARED, prompt_jobs=False)
+    given(story)
+    wanted = Wanted.of(Demand(), user_id=1, chat=False, max_length=100)
+
+    found = await servers(database, wanted, now_ms=story.ms, online_window_s=300)
+
+    assert found == (1, 1, {})
+
+
+async def test_serving_tells_the_largest_limits_of_each_model(given: Given, database: Database):
+    story = Story()
+    story.check_in(1, **DECLARED)
+    story.check_in(2, **(DECLARED | {"chat_max_length": 9, "chat_max_context_length": 9000}))
+    given(story)
+
+    found = await serving(
+        database, ["alpha", "beta", "\0"], now_ms=story.ms, online_window_s=300
+    )
+
+    assert found == {"alpha": Serving(2, 2, 512, 9000)}
+
+
+async def test_a_snapshot_gives_positions_from_one(given: Given, database: Database):
+    story = Story()
+    second = story.submit(models=("alpha", "beta"), jobs=3)
+    first = story.submit(priority=10**9)
+    gone = story.submit()
+    story.assign(gone)
+    given(story)
+
+    snapshot = await queue_snapshot(database, now_ms=story.ms)
+
+    assert [snapshot.position(id_) for id_ in (first, second, gone)] == [1, 2, 0]
+    assert [each.request_id for each in snapshot.ahead(second)] == [first]
+    assert snapshot.waiting[1].models == ("alpha", "beta")
+    assert snapshot.waiting[1].jobs == 3
+
+
+def test_what_each_partition_writes_is_its_own(connected: Session):
+    """A rebuild of one partition deletes by this column."""
+    for table in ("queue", "workers", "waiting_prompts", "processing_gens"):
+        connected.execute(f"SELECT partition FROM {table}")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        connected.execute(
+            "INSERT INTO processing_gens VALUES (gen_random_uuid(), 0, gen_random_uuid(),"
+            " gen_random_uuid(), '', 0, '', '', 0, 0, 0, 0, 0, 'lost', false)"
+        )
+    assert Keys(4).of(uuid(1, 6)) == 2
