@@ -68,10 +68,11 @@ _decoder = msgspec.json.Decoder(Pop)
 MAX_NAME = 100
 
 
-def read(raw: bytes, owner: str) -> Declared:
-    """Read the body of a pop by a worker of `owner` (the alias, `name#id`).
+def read(raw: bytes) -> Pop:
+    """Read the body of a pop.
 
-    Raise ChatDeclarationInvalid for the chat fields, BadRequest for all others, NulByteInPayload.
+    Raise ChatDeclarationInvalid for a misfit in the chat fields, BadRequest for any other,
+    NulByteInPayload.
     """
     try:
         pop = documents.decode(_decoder, raw)
@@ -83,6 +84,15 @@ def read(raw: bytes, owner: str) -> Declared:
             ) from None
         raise documents.invalid(fault) from None
     documents.refuse_nul(raw, pop)
+    return pop
+
+
+def declared(pop: Pop, owner: str) -> Declared:
+    """What a worker of `owner` (the alias, `name#id`) declares.
+
+    Raise ChatDeclarationInvalid for a chat declaration that is incomplete or contradicts itself,
+    BadRequest for a name that is none, and without a model that this owner may serve.
+    """
     name = pop.name.strip()
     if not 1 <= len(name) <= MAX_NAME:
         reason = f"Expected 1 to {MAX_NAME} characters"

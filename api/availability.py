@@ -1,0 +1,132 @@
+"""Who could serve a request, and where it stands in the queue: shared reads, kept for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from api.clock import Clock
+from handlers.log import Log
+from projections import eligibility
+from projections.database import Database
+from projections.eligibility import QueueSnapshot, Servers, Wanted
+from projections.follow import Follower
+
+_NOBODY_SECONDS = 1.0
+"""That nobody can serve it is not kept longer: the next pop may change it."""
+_SURE_SECONDS = 0.3
+_SNAPSHOT_SECONDS = 1.0
+_KEPT = 1000
+
+
+class Availability:
+    """How many online workers could take a request like this one.
+
+    That some can is kept for `keep_seconds` (the spec's availability cache), shared by all requests
+    with the same needs.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        database: Database,
+        follower: Follower,
+        clock: Clock,
+        *,
+        online_window: int,
+        keep_seconds: float,
+    ) -> None:
+        self._log = log
+        self._database = database
+        self._follower = follower
+        self._clock = clock
+        self._online_window = online_window
+        self._keep_seconds = keep_seconds
+        self._known: OrderedDict[Wanted, tuple[float, Servers]] = OrderedDict()
+        self._asking: dict[Wanted, asyncio.Task[Servers]] = {}
+
+    async def servers(self, wanted: Wanted) -> Servers:
+        """Who can serve it, as the read model has it.
+
+        Raise DatabaseUnavailable, RedisUnavailable.
+        """
+        known = self._known.get(wanted)
+        if known is not None and asyncio.get_running_loop().time() < known[0]:
+            return known[1]
+        return await self._ask(wanted)
+
+    async def nobody(self, wanted: Wanted) -> bool:
+        """Whether no online worker can serve it; true only once the read model has caught up.
+
+        Raise as `servers` does.
+        """
+        if (await self.servers(wanted)).workers:
+            return False
+        keys = self._log.keys
+        heads = await asyncio.gather(*(self._log.head(partition) for partition in keys.all()))
+        arrived = await asyncio.gather(
+            *(
+                self._follower.reached("eligibility", partition, head, _SURE_SECONDS)
+                for partition, head in zip(keys.all(), heads, strict=True)
+            )
+        )
+        return all(arrived) and not (await self._ask(wanted)).workers
+
+    async def _ask(self, wanted: Wanted) -> Servers:
+        asking = self._asking.get(wanted)
+        if asking is None:
+            asking = asyncio.get_running_loop().create_task(self._look_up(wanted))
+            self._asking[wanted] = asking
+            asking.add_done_callback(lambda done: self._asked(wanted, done))
+        return await asyncio.shield(asking)
+
+    def _asked(self, wanted: Wanted, asking: asyncio.Task[Servers]) -> None:
+        self._asking.pop(wanted, None)
+        if not asking.cancelled():
+            asking.exception()  # whoever asked gets it, if still there
+
+    async def _look_up(self, wanted: Wanted) -> Servers:
+        servers = await eligibility.servers(
+            self._database,
+            wanted,
+            now_ms=await self._clock.now_ms(),
+            online_window_s=self._online_window,
+        )
+        keep = self._keep_seconds if servers.workers else min(_NOBODY_SECONDS, self._keep_seconds)
+        self._known[wanted] = (asyncio.get_running_loop().time() + keep, servers)
+        self._known.move_to_end(wanted)
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return servers
+
+
+class Queue:
+    """The queue of at most a second ago, read once for everybody."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._read_at = float("-inf")
+        self._snapshot = QueueSnapshot(())
+        self._reading: asyncio.Task[QueueSnapshot] | None = None
+
+    async def snapshot(self) -> QueueSnapshot:
+        """The queue. Raise DatabaseUnavailable, RedisUnavailable."""
+        if asyncio.get_running_loop().time() - self._read_at < _SNAPSHOT_SECONDS:
+            return self._snapshot
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+            self._reading.add_done_callback(self._done)
+        return await asyncio.shield(self._reading)
+
+    async def _read(self) -> QueueSnapshot:
+        read_at = asyncio.get_running_loop().time()
+        now_ms = await self._clock.now_ms()
+        self._snapshot = await eligibility.queue_snapshot(self._database, now_ms=now_ms)
+        self._read_at = read_at
+        return self._snapshot
+
+    def _done(self, reading: asyncio.Task[QueueSnapshot]) -> None:
+        self._reading = None
+        if not reading.cancelled():
+            reading.exception()

@@ -1,0 +1,121 @@
+"""Ends a handler when its client goes away: an ASGI wrapper (design section 9).
+
+Neither Falcon nor uvicorn tells a responder that waits. Without this a long poll outlives its
+client, and a job would go to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+Scope = dict[str, Any]
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+GRACE = 0.1
+"""Seconds after the body before anyone watches: most handlers are done by then, for free."""
+
+
+_KEY = "hordechat.call"
+
+
+def watch(scope: Scope) -> None:
+    """Watch this request's client at once: its handler is about to wait, or to take something.
+
+    Nothing happens where the body is not complete, or the app is not wrapped.
+    """
+    call = scope.get(_KEY)
+    if isinstance(call, _Call) and call.complete:
+        call.watch()
+
+
+class CancelOnDisconnect:
+    """Cancels the handler of a request whose client disconnects.
+
+    Only after the body is complete does it read `receive` beside the handler, so it takes no byte
+    of the body away from it.
+    """
+
+    def __init__(self, app: App, *, grace: float = GRACE) -> None:
+        self._app = app
+        self._grace = grace
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the request; return quietly where its client left."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        call = _Call(receive, send, self._grace)
+        scope[_KEY] = call
+        try:
+            await self._app(scope, call.receive, call.send)
+        except asyncio.CancelledError:
+            if not call.left:
+                raise
+        finally:
+            call.close()
+
+
+class _Call:
+    """One request: its channel, and the watcher beside its handler."""
+
+    def __init__(self, receive: Receive, send: Send, grace: float) -> None:
+        self._receive = receive
+        self._send = send
+        self._grace = grace
+        self._timer: asyncio.TimerHandle | None = None
+        self._watcher: asyncio.Task[Message] | None = None
+        self._handler: asyncio.Task[Any] | None = None
+        self._answered = False
+        self.complete = False
+        """The body is."""
+        self.left = False
+        """The client disconnected, and the handler was cancelled for it."""
+
+    async def receive(self) -> Message:
+        """The handler's side of `receive`."""
+        if self._timer is not None:
+            # The handler itself wants to know what comes after its body.
+            return await asyncio.shield(self.watch())
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self.complete = True
+            self._handler = asyncio.current_task()
+            self._timer = asyncio.get_running_loop().call_later(self._grace, self.watch)
+        return message
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """The handler's side of `send`."""
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            # The server says "disconnect" after the last byte, too: that is no reason to cancel.
+            self._answered = True
+        await self._send(message)
+
+    def close(self) -> None:
+        """The handler has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self.left and self._handler is not None:
+            self._handler.uncancel()
+
+    def watch(self) -> asyncio.Task[Message]:
+        """Watch from now on, if nobody does."""
+        if self._watcher is None:
+            self._watcher = asyncio.get_running_loop().create_task(self._until_gone())
+        return self._watcher
+
+    async def _until_gone(self) -> Message:
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                break
+        if not self._answered and self._handler is not None:
+            self.left = True
+            self._handler.cancel()
+        return message

@@ -1,0 +1,104 @@
+"""Is this process alive, and can it serve? Each part of the answer is really tried."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+import falcon.asgi
+import msgspec
+import structlog
+
+from api import guard
+from api.errors import JSON, RETRY_AFTER
+from api.wait import Drain
+from handlers.log import Log
+from projections.database import Database
+
+logger = structlog.get_logger()
+
+Check = Callable[[], Awaitable[None]]
+"""Raises where its part does not serve."""
+
+CHECK_SECONDS = 0.8
+_encode = msgspec.json.Encoder().encode
+
+
+class Live:
+    """`GET /health/live`."""
+
+    async def on_get(self, _req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        """200 while the process answers at all."""
+        resp.content_type = JSON
+        resp.data = b'{"status":"ok"}'
+
+
+class Ready:
+    """`GET /health/ready`: 503 names what fails; a 200 names what degrades the service."""
+
+    def __init__(
+        self, needed: Mapping[str, Check], optional: Mapping[str, Check], drain: Drain
+    ) -> None:
+        self._needed = needed
+        self._optional = optional
+        self._drain = drain
+
+    async def on_get(self, _req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        """Try every part, all at once."""
+        checks = {**self._needed, **self._optional}
+        reasons = await asyncio.gather(*map(_tried, checks.values()))
+        away = {name: why for name, why in zip(checks, reasons, strict=True) if why is not None}
+        failing = [name for name in away if name in self._needed]
+        degraded = [name for name in away if name in self._optional]
+        if self._drain.on:
+            failing.append("draining")
+        body: dict[str, object] = {"status": "ok"}
+        if degraded:
+            body = {"status": "degraded", "degraded": degraded}
+        if failing:
+            named = ", ".join(failing)
+            body = body | {
+                "status": "failing",
+                "failing": failing,
+                "message": f"Not ready: {named}.",
+                "rc": "NotReady",
+            }
+            resp.status = falcon.HTTP_503
+            resp.set_header("retry-after", RETRY_AFTER)
+        if away:
+            logger.warning("not_ready", **away)
+        resp.content_type = JSON
+        resp.data = _encode(body)
+
+
+async def _tried(check: Check) -> str | None:
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            await check()
+    except Exception as error:  # noqa: BLE001 - any way of failing is the answer
+        return str(error) or type(error).__name__
+    return None
+
+
+class MayEvict(Exception):
+    """Redis may throw keys away when it is full, and with them what was acknowledged."""
+
+
+def redis_check(log: Log) -> Check:
+    """Redis answers, and keeps what it is given."""
+
+    async def check() -> None:
+        policies = (await guard.memory(log)).policies - {"noeviction"}
+        if policies:
+            raise MayEvict(f"maxmemory-policy is {', '.join(sorted(policies))}, not noeviction")
+
+    return check
+
+
+def postgres_check(database: Database) -> Check:
+    """Postgres answers a query, and its tables are there."""
+
+    async def check() -> None:
+        await database.fetch(b"SELECT 1 FROM checkpoints LIMIT 1")
+
+    return check

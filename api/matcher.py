@@ -1,0 +1,500 @@
+"""Which job a pop is offered: all pops of a process go through here (design section 6, *Pop*).
+
+Workers with equal offers share a shelf: one list of candidates, of which each is handed out once.
+A shelf is read again when it has nothing left for somebody and there was a hint, or what it has is
+old. An idle pop costs no query: a shelf that was found empty is known to be until a hint for its
+model comes, or a second has passed.
+
+A candidate is only a proposal, by a read model that lags. `take` decides, in a script.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import structlog
+
+from api.clock import Clock
+from api.wait import Drain
+from handlers.errors import RedisUnavailable
+from projections.database import DatabaseUnavailable
+from projections.eligibility import FIRST, Candidate, Offer, Place, Worker, fits
+
+logger = structlog.get_logger()
+
+FIRST_PAGE = 20
+NEXT_PAGE = 100
+KEPT = 1000
+"""Candidates that a shelf keeps; who has to look further walks on alone."""
+STALE_SECONDS = 0.1
+"""A list that still has something is served from for so long."""
+EMPTY_SECONDS = 1.0
+"""How long nothing is believed without a hint, and how often waiting pops look by themselves."""
+HANDED_SECONDS = 0.5
+"""The read model shows an assignment well within this."""
+REFUSED_SECONDS = 0.05
+"""A candidate that did not hold shows again soon: it may have come back meanwhile."""
+FORGOTTEN_SECONDS = 60.0
+_READS = 4
+_TRIES = 64
+_SWEEP_SECONDS = 5.0
+
+Job = TypeVar("Job")
+
+
+class Find(Protocol):
+    """Candidates for an offer from the read model: `projections.eligibility.candidates`."""
+
+    def __call__(
+        self, offer: Offer, *, now_ms: int, limit: int, after: Place, workers: Sequence[str]
+    ) -> Awaitable[list[Candidate]]:
+        """The best ones behind `after`; an empty list is the end."""
+
+
+class Outcome(NamedTuple, Generic[Job]):
+    """What a worker was offered."""
+
+    job: Job | None
+    """None where there was nothing for it."""
+    skipped: dict[str, int]
+    """How many candidates were not for this worker, by reason."""
+
+
+class Matcher:
+    """The shelves of one process.
+
+    `spread` is among how many of the best candidates a pop picks: 1 keeps to their order, more
+    keeps several processes from all trying the same one.
+    """
+
+    def __init__(self, find: Find, clock: Clock, drain: Drain, *, spread: int = 1) -> None:
+        self.find = find
+        self.clock = clock
+        self.drain = drain
+        self.spread = spread
+        self.marks = _Marks()
+        self._shelves: dict[Offer, Shelf] = {}
+        self._by_model: dict[str, set[Shelf]] = {}
+        self._swept = 0.0
+
+    def shelf(self, offer: Offer) -> Shelf:
+        """The shelf of an offer; it is kept while it is used."""
+        now = asyncio.get_running_loop().time()
+        if now - self._swept > _SWEEP_SECONDS:
+            self._sweep(now)
+        shelf = self._shelves.get(offer)
+        if shelf is None:
+            shelf = self._shelves[offer] = Shelf(self, offer)
+            for model in _models(offer):
+                self._by_model.setdefault(model, set()).add(shelf)
+        shelf.used_at = now
+        return shelf
+
+    def hinted(self, models: Iterable[str]) -> None:
+        """Jobs of these models began to wait."""
+        for model in models:
+            for shelf in self._by_model.get(model, ()):
+                shelf.hinted()
+
+    async def pop(
+        self,
+        shelf: Shelf,
+        worker: Worker,
+        seconds: float,
+        take: Callable[[Candidate], Coroutine[Any, Any, Job | None]],
+        put_back: Callable[[Job], object],
+    ) -> Outcome[Job]:
+        """Find a job for `worker`, waiting up to `seconds` for one.
+
+        `take` makes it the worker's, or returns None where it no longer waits. It runs to its end
+        whatever becomes of the caller; if the caller is gone by then, `put_back` gets the job.
+        Raise DatabaseUnavailable, RedisUnavailable, and what `take` raises.
+        """
+        ends = asyncio.get_running_loop().time() + seconds
+        skipped: Counter[str] = Counter()
+        for tried in range(_TRIES):
+            candidate = await shelf.next(worker, skipped)
+            while candidate is None:
+                left = ends - asyncio.get_running_loop().time()
+                if left <= 0 or self.drain.on:
+                    return Outcome(None, dict(skipped))
+                candidate = await shelf.wait(worker, left, first=tried > 0)
+            job = await self._taken(shelf, candidate, take, put_back)
+            if job is not None:
+                return Outcome(job, {})
+        return Outcome(None, dict(skipped))
+
+    async def _taken(
+        self,
+        shelf: Shelf,
+        candidate: Candidate,
+        take: Callable[[Candidate], Coroutine[Any, Any, Job | None]],
+        put_back: Callable[[Job], object],
+    ) -> Job | None:
+        taking = asyncio.get_running_loop().create_task(take(candidate))
+        try:
+            job = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(lambda done: self._orphaned(shelf, candidate, done, put_back))
+            raise
+        except BaseException:
+            shelf.release(candidate)
+            raise
+        if job is None:
+            shelf.refused(candidate)
+        else:
+            shelf.taken(candidate)
+        return job
+
+    def _orphaned(
+        self,
+        shelf: Shelf,
+        candidate: Candidate,
+        taking: asyncio.Task[Job | None],
+        put_back: Callable[[Job], object],
+    ) -> None:
+        """The caller left while its job was being taken."""
+        shelf.release(candidate)
+        if taking.cancelled() or taking.exception() is not None:
+            return
+        job = taking.result()
+        if job is not None:
+            put_back(job)
+
+    def _sweep(self, now: float) -> None:
+        """Forget shelves that nobody used for a minute, and marks that are over."""
+        self._swept = now
+        self.marks.sweep(now)
+        for offer, shelf in list(self._shelves.items()):
+            if now - shelf.used_at > FORGOTTEN_SECONDS and not shelf.busy:
+                del self._shelves[offer]
+                for model in _models(offer):
+                    self._by_model[model].discard(shelf)
+                    if not self._by_model[model]:
+                        del self._by_model[model]
+
+
+def _models(offer: Offer) -> set[str]:
+    """The models that a hint for this offer may name."""
+    models = {*offer.models, ""} if offer.models else set()
+    if offer.chat_model is not None:
+        models.add(offer.chat_model)
+    return models
+
+
+class _Marks:
+    """Which requests were handed out a moment ago, on any shelf: until when, for each job."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, list[float]] = {}
+
+    def spent(self, candidate: Candidate, now: float) -> bool:
+        """Whether all its jobs that the read model shows are handed out."""
+        untils = self._until.get(candidate.request_id)
+        return untils is not None and sum(at > now for at in untils) >= candidate.waiting
+
+    def add(self, request_id: str, until: float) -> None:
+        """One more of its jobs is handed out."""
+        self._until.setdefault(request_id, []).append(until)
+
+    def drop(self, request_id: str) -> None:
+        """One fewer."""
+        untils = self._until.get(request_id)
+        if untils:
+            untils.pop()
+            if not untils:
+                del self._until[request_id]
+
+    def sweep(self, now: float) -> None:
+        """Forget what is over."""
+        for request_id, untils in list(self._until.items()):
+            live = [at for at in untils if at > now]
+            if live:
+                self._until[request_id] = live
+            else:
+                del self._until[request_id]
+
+
+class _Waiter(NamedTuple):
+    worker: Worker
+    offered: asyncio.Future[Candidate | None]
+
+
+class Shelf:
+    """What waits for one offer, as last read, and the pops that wait for more."""
+
+    def __init__(self, matcher: Matcher, offer: Offer) -> None:
+        self.used_at = 0.0
+        self._matcher = matcher
+        self._offer = offer
+        self._rows: list[Candidate] = []
+        self._more: Place | None = None  # where the next page begins, None behind the last one
+        self._read_at = float("-inf")
+        self._hints = 0  # so far
+        self._read_hints = 0  # when the last read began
+        self._workers: dict[str, float] = {}  # who uses this shelf, and when they last did
+        self._read_for: frozenset[str] = frozenset()  # whom the last read was for
+        self._reading: asyncio.Task[None] | None = None
+        self._waiting: deque[_Waiter] = deque()
+        self._serving: asyncio.Task[None] | None = None
+        self._look: asyncio.TimerHandle | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether someone is at it."""
+        return bool(self._waiting) or self._reading is not None
+
+    def prepare(self) -> None:
+        """Begin to read, if a pop that comes now will need it: it has other things to do first."""
+        now = asyncio.get_running_loop().time()
+        if not (self._rows and self._served_from(now)) and not self._fresh(now):
+            self._begin_read()
+
+    def hinted(self) -> None:
+        """Something began to wait."""
+        self._hints += 1
+        if self._waiting:
+            self._serve()
+
+    async def next(self, worker: Worker, skipped: Counter[str]) -> Candidate | None:
+        """The next candidate for this worker; None where the queue has none, up to its last hint.
+
+        Raise DatabaseUnavailable, RedisUnavailable.
+        """
+        loop = asyncio.get_running_loop()
+        self._workers[worker.id] = loop.time()
+        reads = 0
+        if self._served_from(loop.time()):
+            found = self._pick(worker, skipped)
+            if found is not None:
+                return found
+        while True:
+            fresh = self._fresh(loop.time()) and worker.id in self._read_for
+            if fresh or reads >= _READS:
+                if self._more is None:
+                    return None
+                if len(self._rows) >= KEPT:
+                    return await self._walk(worker, skipped)
+                await self._read_more()
+            else:
+                reads += 1
+                await self._read()
+            found = self._pick(worker, skipped)
+            if found is not None:
+                return found
+
+    async def wait(
+        self, worker: Worker, seconds: float, *, first: bool = False
+    ) -> Candidate | None:
+        """Wait in line for a candidate; None when the time is over, or the process drains.
+
+        `first` is for who had one that did not hold: back to the head of the line. Raise
+        DatabaseUnavailable or RedisUnavailable where looking for one failed meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        offered: asyncio.Future[Candidate | None] = loop.create_future()
+        waiter = _Waiter(worker, offered)
+        if first:
+            self._waiting.appendleft(waiter)
+        else:
+            self._waiting.append(waiter)
+        self._look_later()
+        if self._hints != self._read_hints:
+            self._serve()
+        try:
+            with self._matcher.drain.ends(offered):
+                await asyncio.wait((offered,), timeout=seconds)
+        except asyncio.CancelledError:
+            if offered.done() and offered.exception() is None:
+                candidate = offered.result()
+                if candidate is not None:
+                    self.release(candidate)
+            raise
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            self.used_at = loop.time()
+        return offered.result() if offered.done() else None
+
+    # what became of a candidate
+
+    def taken(self, candidate: Candidate) -> None:
+        """It is the worker's; the read model will show it."""
+        if candidate.waiting == 1:
+            self._rows = [row for row in self._rows if row.request_id != candidate.request_id]
+
+    def refused(self, candidate: Candidate) -> None:
+        """It did not hold."""
+        until = asyncio.get_running_loop().time() + REFUSED_SECONDS
+        self._matcher.marks.drop(candidate.request_id)
+        self._matcher.marks.add(candidate.request_id, until)
+
+    def release(self, candidate: Candidate) -> None:
+        """Whoever it was handed to did not try: it is anyone's again."""
+        self._matcher.marks.drop(candidate.request_id)
+        self._matcher.hinted(candidate.wanted.models)
+
+    # picking
+
+    def _pick(self, worker: Worker, skipped: Counter[str]) -> Candidate | None:
+        found = self._choose(self._rows, worker, skipped)
+        if found is not None:
+            until = asyncio.get_running_loop().time() + HANDED_SECONDS
+            self._matcher.marks.add(found.request_id, until)
+        return found
+
+    def _choose(
+        self, rows: Sequence[Candidate], worker: Worker, skipped: Counter[str]
+    ) -> Candidate | None:
+        skipped.clear()
+        now, now_ms = asyncio.get_running_loop().time(), self._matcher.clock.estimate_ms()
+        marks, spread = self._matcher.marks, self._matcher.spread
+        choice: list[Candidate] = []
+        for row in rows:
+            if marks.spent(row, now):
+                continue
+            reason = fits(row, worker, now_ms)
+            if reason is not None:
+                skipped[reason] += 1
+                continue
+            choice.append(row)
+            if len(choice) == spread:
+                break
+        if not choice:
+            return None
+        return choice[0] if spread == 1 else random.choice(choice)  # noqa: S311 - no secret
+
+    def _served_from(self, now: float) -> bool:
+        return now - self._read_at < STALE_SECONDS
+
+    def _fresh(self, now: float) -> bool:
+        """Whether reading again would find nothing new."""
+        if self._hints != self._read_hints:
+            return False
+        return now - self._read_at < (STALE_SECONDS if self._rows else EMPTY_SECONDS)
+
+    # reading
+
+    async def _read(self) -> None:
+        """Read the first page, or wait for whoever does."""
+        await asyncio.shield(self._begin_read())
+
+    def _begin_read(self) -> asyncio.Task[None]:
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._first_page())
+            self._reading.add_done_callback(self._read_done)
+        return self._reading
+
+    def _read_done(self, reading: asyncio.Task[None]) -> None:
+        if self._reading is reading:
+            self._reading = None
+        if not reading.cancelled():
+            reading.exception()  # whoever waits for it gets it; perhaps nobody does
+
+    async def _first_page(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_ms = await self._matcher.clock.now_ms()
+        read_at, hints = loop.time(), self._hints
+        self._workers = {
+            id_: at for id_, at in self._workers.items() if read_at - at < FORGOTTEN_SECONDS
+        }
+        workers = tuple(self._workers)
+        rows = await self._matcher.find(
+            self._offer, now_ms=now_ms, limit=FIRST_PAGE, after=FIRST, workers=workers
+        )
+        self._rows = rows
+        self._more = rows[-1].place if rows else None
+        self._read_at, self._read_hints, self._read_for = read_at, hints, frozenset(workers)
+
+    async def _read_more(self) -> None:
+        """Add the next page; by whoever comes first."""
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._next_page())
+            self._reading.add_done_callback(self._read_done)
+        await asyncio.shield(self._reading)
+
+    async def _next_page(self) -> None:
+        after, read_at = self._more, self._read_at
+        if after is None:
+            return
+        rows = await self._page(after)
+        if self._read_at == read_at:
+            self._rows = [*self._rows, *rows]
+            self._more = rows[-1].place if rows else None
+
+    async def _page(self, after: Place) -> list[Candidate]:
+        return await self._matcher.find(
+            self._offer,
+            now_ms=self._matcher.clock.estimate_ms(),
+            limit=NEXT_PAGE,
+            after=after,
+            workers=tuple(self._read_for),
+        )
+
+    async def _walk(self, worker: Worker, skipped: Counter[str]) -> Candidate | None:
+        """Look behind what is kept, for this worker alone."""
+        after = self._more
+        while after is not None:
+            rows = await self._page(after)
+            found = self._choose(rows, worker, skipped)
+            if found is not None:
+                until = asyncio.get_running_loop().time() + HANDED_SECONDS
+                self._matcher.marks.add(found.request_id, until)
+                return found
+            after = rows[-1].place if rows else None
+        return None
+
+    # serving those who wait
+
+    def _look_later(self) -> None:
+        if self._look is None and self._waiting:
+            self._look = asyncio.get_running_loop().call_later(EMPTY_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        """A hint may have been lost."""
+        self._look = None
+        if self._waiting:
+            self._serve()
+            self._look_later()
+
+    def _serve(self) -> None:
+        if self._serving is None:
+            self._serving = asyncio.get_running_loop().create_task(self._serve_waiting())
+            self._serving.add_done_callback(self._served)
+
+    def _served(self, serving: asyncio.Task[None]) -> None:
+        self._serving = None
+        if not serving.cancelled() and (error := serving.exception()) is not None:
+            logger.error("matcher_failed", exc_info=error)
+
+    async def _serve_waiting(self) -> None:
+        """Read, and hand out in the order of waiting, until there is nothing new."""
+        try:
+            while self._waiting:
+                await self._read()
+                self._hand_out()
+                while self._waiting and self._more is not None and len(self._rows) < KEPT:
+                    await self._read_more()
+                    self._hand_out()
+                if self._hints == self._read_hints:
+                    return
+        except (DatabaseUnavailable, RedisUnavailable) as error:
+            while self._waiting:
+                waiter = self._waiting.popleft()
+                if not waiter.offered.done():
+                    waiter.offered.set_exception(error)
+
+    def _hand_out(self) -> None:
+        skipped: Counter[str] = Counter()
+        for waiter in tuple(self._waiting):
+            if waiter.offered.done():
+                continue
+            self._workers[waiter.worker.id] = asyncio.get_running_loop().time()
+            found = self._pick(waiter.worker, skipped)
+            if found is not None:
+                waiter.offered.set_result(found)
+                self._waiting.remove(waiter)

@@ -1,0 +1,293 @@
+"""What a status answer says, and reading it so that nobody sees less than their own write.
+
+Hot state decides whether a request exists, the read model says what became of it, the content hash
+holds the replies (design section 6, *Status*).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from api.availability import Availability, Queue
+from api.clock import Clock
+from events.base import Position
+from handlers.chat import estimate
+from handlers.errors import (
+    DatabaseUnavailable,
+    ReadModelBehind,
+    RedisUnavailable,
+    RequestNotFound,
+    Unserved,
+)
+from handlers.log import Log
+from projections import database
+from projections.eligibility import Wanted
+from projections.follow import Follower
+from projections.status import GenerationRow, Read, StatusLoader, StatusRow
+
+CATCH_UP_SECONDS = 0.3
+"""How long a read waits for the model before its first and before its last look: with a query that
+times out, the answer still comes within a second."""
+
+NO_CONTENT = "The replies cannot be read right now. Ask again in a moment."
+_NULL = Raw(b"null")
+
+
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """One delivered reply (text_path_reference.md section 4; spec, Pricing)."""
+
+    id: str
+    message: Raw
+    """As the worker submitted it. Null only while Redis is away; then the answer says so."""
+    finish_reason: str | None
+    native_finish_reason: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    reasoning_tokens: int | None
+    charge_basis: str | None
+    queue_wait_seconds: float
+    seed: int
+    gen_metadata: list[Any] = []
+    worker_id: str
+    worker_name: str
+    model: str
+    state: str
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a status answer."""
+
+    generations: list[Generation]
+    finished: int
+    processing: int
+    restarted: int
+    waiting: int
+    done: bool
+    faulted: bool
+    wait_time: int  # seconds
+    queue_position: int
+    kudos: float
+    is_possible: bool
+    eligible_workers: int
+    eligible_worker_threads: int
+    message: str | UnsetType = UNSET
+    """What this answer leaves out, and why."""
+
+
+class Hot(NamedTuple):
+    """A request as hot state has it."""
+
+    position: Position
+    generations: tuple[str, ...]
+
+
+class _Outlook(NamedTuple):
+    """What may become of a request that is not done."""
+
+    is_possible: bool
+    workers: int
+    threads: int
+    queue_position: int
+    wait_time: int
+
+
+class StatusReader:
+    """Reads and shapes the status of one request at a time."""
+
+    def __init__(
+        self,
+        log: Log,
+        loader: StatusLoader,
+        follower: Follower,
+        availability: Availability,
+        queue: Queue,
+        clock: Clock,
+        *,
+        stale_seconds: float,
+    ) -> None:
+        self._log = log
+        self._loader = loader
+        self._follower = follower
+        self._availability = availability
+        self._queue = queue
+        self._clock = clock
+        self._stale_seconds = stale_seconds
+
+    async def hot(self, request_id: str) -> Hot:
+        """Whether there is such a chat request. Raise RequestNotFound, RedisUnavailable."""
+        state, chat, position, generations = await self._log.read(
+            "HMGET", self._log.keys.request(request_id), "state", "chat", "position", "generations"
+        )
+        if state is None or state == b"abandoned" or chat != b"1":
+            raise RequestNotFound
+        known = generations.decode()
+        return Hot(Position.parse(position), tuple(known.split(",")) if known else ())
+
+    async def read(self, request_id: str) -> Status:
+        """The status, never older than what was acknowledged before the call.
+
+        Raise RequestNotFound, RedisUnavailable, DatabaseUnavailable, ReadModelBehind. With Redis
+        away, what Postgres knows of the request is answered, without content.
+        """
+        try:
+            hot = await self.hot(request_id)
+        except RedisUnavailable as away:
+            return await self._without_redis(request_id, away)
+        row, replies = await asyncio.gather(
+            self._caught_up(request_id, hot.position), self._replies(request_id, hot.generations)
+        )
+        finished = [each for each in row.generations if each.state == "finished"]
+        # Since the first look at hot state more may have come in.
+        missing = [each.id for each in finished if replies.get(each.id) is None]
+        if missing:
+            replies |= await self._replies(request_id, missing)
+        generations = []
+        for each in finished:
+            reply = replies.get(each.id)
+            if reply is None:  # the request expired meanwhile, or its content was lost
+                raise RequestNotFound
+            generations.append(_generation(row, each, Raw(reply)))
+        return _status(row, generations, await self._outlook(row))
+
+    async def _replies(
+        self, request_id: str, generation_ids: Sequence[str]
+    ) -> dict[str, bytes | None]:
+        if not generation_ids:
+            return {}
+        fields = [f"reply:{each}" for each in generation_ids]
+        replies = await self._log.read("HMGET", self._log.keys.content(request_id), *fields)
+        return dict(zip(generation_ids, replies, strict=True))
+
+    async def _caught_up(self, request_id: str, position: Position) -> StatusRow:
+        """The row, once the model shows the request's last event."""
+        partition = self._log.keys.of(request_id)
+        place = ("status", partition)
+        for _ in range(2):
+            still = self._follower.stands_still(*place, position, self._stale_seconds)
+            if not still:
+                await self._follower.reached(*place, position, CATCH_UP_SECONDS)
+            read = await self._load(request_id)
+            if read.checkpoint >= position:
+                if read.row is None:  # it expired between the two reads
+                    raise RequestNotFound
+                return read.row
+            if still:
+                break
+        raise ReadModelBehind
+
+    async def _load(self, request_id: str) -> Read:
+        try:
+            return await self._loader.get(request_id)
+        except database.DatabaseUnavailable as error:
+            raise DatabaseUnavailable from error
+
+    async def _without_redis(self, request_id: str, away: RedisUnavailable) -> Status:
+        try:
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                read = await self._load(request_id)
+        except (DatabaseUnavailable, TimeoutError):
+            raise away from None
+        row = read.row
+        if row is None or not row.chat:
+            raise away  # it may be newer than the model
+        generations = [
+            _generation(row, each, _NULL) for each in row.generations if each.state == "finished"
+        ]
+        outlook = _Outlook(row.done or row.processing > 0, 0, 0, 0, 0)
+        return _status(row, generations, outlook, message=NO_CONTENT)
+
+    async def _outlook(self, row: StatusRow) -> _Outlook:
+        if row.done:
+            return _Outlook(not row.faulted, 0, 0, 0, 0)
+        wanted = Wanted.of(
+            row.demand, user_id=row.user_id, chat=row.chat, max_length=row.max_length
+        )
+        try:
+            servers = await self._availability.servers(wanted)
+            position, seconds = await self._place(row, servers.threads)
+        except (Unserved, database.DatabaseUnavailable):
+            # An estimate: its lack is no reason to hold the answer back.
+            return _Outlook(row.processing > 0, 0, 0, 0, 0)
+        return _Outlook(
+            servers.workers > 0 or row.processing > 0,
+            servers.workers,
+            servers.threads,
+            position,
+            round(seconds + self._remaining(row)),
+        )
+
+    async def _place(self, row: StatusRow, threads: int) -> tuple[int, float]:
+        """Where the request stands in the queue, and the seconds until its turn is over."""
+        if not row.waiting:
+            return 0, 0.0
+        snapshot = await self._queue.snapshot()
+        position = snapshot.position(row.id)
+        models = set(row.demand.models)
+        rivals = [
+            each
+            for each in snapshot.ahead(row.id)
+            if not models or models.intersection(each.models)
+        ]
+        tokens = sum(each.max_length * each.jobs for each in rivals) + row.max_length * row.waiting
+        jobs = sum(each.jobs for each in rivals) + row.waiting
+        return position, estimate.queue_seconds(tokens, jobs, threads)
+
+    def _remaining(self, row: StatusRow) -> float:
+        now_ms = self._clock.estimate_ms()
+        return max(
+            (
+                estimate.remaining_seconds(row.max_length, (now_ms - each.created_ms) / 1000)
+                for each in row.generations
+                if each.state == "pending"
+            ),
+            default=0.0,
+        )
+
+
+def _generation(row: StatusRow, each: GenerationRow, message: Raw) -> Generation:
+    return Generation(
+        id=each.id,
+        message=message,
+        finish_reason=each.finish_reason,
+        native_finish_reason=each.native_finish_reason,
+        prompt_tokens=each.prompt_tokens,
+        completion_tokens=each.completion_tokens,
+        reasoning_tokens=each.reasoning_tokens,
+        charge_basis=each.charge_basis,
+        queue_wait_seconds=row.queue_wait_seconds(each),
+        seed=each.seed or 0,
+        worker_id=each.worker_id,
+        worker_name=each.worker_name,
+        model=each.model,
+        state=each.result_state or "ok",
+    )
+
+
+def _status(
+    row: StatusRow,
+    generations: list[Generation],
+    outlook: _Outlook,
+    *,
+    message: str | UnsetType = UNSET,
+) -> Status:
+    return Status(
+        generations=generations,
+        finished=row.finished,
+        processing=row.processing,
+        restarted=row.restarted,
+        waiting=row.waiting,
+        done=row.done,
+        faulted=row.faulted,
+        wait_time=outlook.wait_time,
+        queue_position=outlook.queue_position,
+        kudos=0.0,
+        is_possible=outlook.is_possible,
+        eligible_workers=outlook.workers,
+        eligible_worker_threads=outlook.threads,
+        message=message,
+    )
