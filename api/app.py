@@ -20,6 +20,7 @@ from api.status import StatusReader
 from api.text import Pop, Progress, Submit
 from api.wait import Drain, Watches
 from handlers.accounts import Accounts
+from handlers.errors import RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.pop import Workers
@@ -108,4 +109,21 @@ def create_app(parts: Parts) -> App:
         "postgres": health.postgres_check(parts.database),
     }
     app.add_route("/health/ready", health.Ready(needed, parts.optional, parts.drain))
+    return CancelOnDisconnect(app)
+
+
+def create_starting_app() -> App:
+    """What answers while Redis has never answered yet: alive, not ready, and 503 on every route."""
+
+    async def away() -> None:
+        raise RedisUnavailable
+
+    async def refuse(req: Any, resp: Any, **kwargs: Any) -> None:
+        raise RedisUnavailable
+
+    app: falcon.asgi.App[Any, Any] = falcon.asgi.App()
+    errors.install(app)
+    app.add_route("/health/live", health.Live())
+    app.add_route("/health/ready", health.Ready({"redis": away}, {}, Drain()))
+    app.add_sink(refuse)
     return CancelOnDisconnect(app)

@@ -28,12 +28,12 @@ from projections.status import StatusLoader
 _MOST_SPREAD = 8
 
 
-def build(settings: Settings, log: Log) -> Parts:
-    """Build the parts, nothing running yet. Needs a running event loop."""
+def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
+    """Build the parts, nothing running yet."""
     limits = limits_of(settings)
     database = Database(settings.database_url, timeout=settings.database_timeout_seconds)
     follower = Follower(settings.redis_url, database, log.keys)
-    clock, drain = Clock(log), Drain()
+    clock, drain = Clock(log), drain or Drain()
     watches = Watches(drain)
 
     def find(

@@ -1,0 +1,190 @@
+"""Serving HTTP: gunicorn's processes, each with uvicorn's loop, and how they end.
+
+SIGTERM ends every wait at once, lets calls in flight finish, and closes what is open: the exit is
+well inside gunicorn's grace, after which a worker would be killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any, ClassVar
+
+import gunicorn.app.base
+import gunicorn.glogging
+import structlog
+import uvicorn
+from gunicorn.arbiter import Arbiter
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn_worker import UvicornWorker
+
+from hordechat.asgi import Service
+from hordechat.settings import Settings
+
+logger = structlog.get_logger()
+
+BACKLOG = 2048
+KEEP_ALIVE_SECONDS = 75
+"""Above the 60 s for which proxies commonly keep idle connections: they close first."""
+HEAD_BYTES = 65_536
+HEAD_SECONDS = 30.0
+_KILL_MARGIN_SECONDS = 5
+_PARENT_SECONDS = 0.5
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's, with bounds on the size and the time of a request's head, which it lacks."""
+
+    _head_bytes: int | None = 0  # None: the head is complete
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Expect a head."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Expect nothing any more."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what belongs to a head that does not end."""
+        super().data_received(data)
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+                self.send_400_response("The request's head is too large.")
+
+    def on_message_begin(self) -> None:
+        """Expect the rest of the head."""
+        super().on_message_begin()
+        self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        self._head_bytes = None
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def _expect_head(self) -> None:
+        self._head_bytes = 0
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._head_late)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_late(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, that tells the app at the signal, not after the last request has ended."""
+
+    service: Service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain, then to end."""
+        self.service.drain.start()
+        super().handle_exit(sig, frame)
+
+
+class Worker(UvicornWorker):  # type: ignore[misc]
+    """A web process. It ends with its master, also where that was killed."""
+
+    CONFIG_KWARGS: ClassVar[dict[str, Any]] = {
+        "loop": "uvloop",
+        "http": Protocol,
+        "ws": "none",
+        "lifespan": "on",
+        "access_log": False,
+        "server_header": False,
+    }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Through the root logger, as JSON lines like everyone's.
+        uvicorn_log = logging.getLogger("uvicorn.error")
+        uvicorn_log.propagate = True
+        uvicorn_log.setLevel(logging.WARNING)
+        # Below gunicorn's own grace: past that it kills, and nothing would be closed.
+        self.config.timeout_graceful_shutdown = max(
+            1, self.cfg.graceful_timeout - _KILL_MARGIN_SECONDS
+        )
+
+    async def _serve(self) -> None:
+        service: Service = self.wsgi
+        self.config.app = service
+        server = Server(config=self.config)
+        server.service = service
+        service.on_fatal = lambda: server.handle_exit(signal.SIGTERM, None)
+        self._install_sigquit_handler()
+        watch = asyncio.get_running_loop().create_task(self._end_with_parent(server))
+        try:
+            await server.serve(sockets=self.sockets)
+        finally:
+            watch.cancel()
+        if not server.started:
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
+
+    async def _end_with_parent(self, server: Server) -> None:
+        while os.getppid() == self.ppid:
+            await asyncio.sleep(_PARENT_SECONDS)
+        logger.warning("master_is_gone")
+        server.handle_exit(signal.SIGTERM, None)
+
+
+class Logger(gunicorn.glogging.Logger):  # type: ignore[misc]
+    """gunicorn's records, through the root logger."""
+
+    def setup(self, cfg: Any) -> None:
+        """No handlers of its own."""
+        self.cfg = cfg
+        self.error_log.setLevel(logging.WARNING)
+        self.error_log.propagate = True
+
+
+class Web(gunicorn.app.base.BaseApplication):  # type: ignore[misc]
+    """gunicorn, configured by us alone: no file, no arguments, no GUNICORN_CMD_ARGS."""
+
+    def __init__(self, settings: Settings, options: dict[str, Any]) -> None:
+        self._settings = settings
+        self._options = options
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Take our options."""
+        for name, value in self._options.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Service:
+        """The app of one worker."""
+        return Service(self._settings)
+
+
+def serve(settings: Settings, *, host: str, port: int, workers: int) -> None:
+    """Serve HTTP until SIGTERM or SIGINT."""
+    bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    Web(
+        settings,
+        {
+            "bind": bind,
+            "workers": workers,
+            "worker_class": Worker,
+            "logger_class": Logger,
+            "backlog": BACKLOG,
+            "keepalive": KEEP_ALIVE_SECONDS,
+            "graceful_timeout": math.ceil(settings.drain_seconds) + _KILL_MARGIN_SECONDS,
+            "accesslog": None,
+            "proc_name": "hordechat-web",
+        },
+    ).run()
