@@ -122,8 +122,7 @@ class Keys:
         return f"{self._tags[partition]}horde:events"
 
     def control(self, partition: int) -> str:
-        """Switches: `gate` (a rebuild runs), `partitions` (recorded at first start), `clock_ms`
-        (test seam)."""
+        """`gate` (a rebuild runs), `last_ms` (time of the last event), `clock_ms` (test seam)."""
         return f"{self._tags[partition]}horde:control"
 
     def due(self, partition: int, what: Due) -> str:

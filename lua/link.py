@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol, cast
 
 import redis.asyncio
+from hiredis import pack_command
 from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
@@ -150,7 +151,8 @@ class Link:
                 if not connection.is_connected or connection._reader.at_eof():  # type: ignore[union-attr]
                     await connection.disconnect(nowait=True)
                     await connection.connect()  # type: ignore[no-untyped-call]
-                packed = connection.pack_commands([command for command, _ in batch])
+                # redis-py packs in Python, for a third of a command's whole cost.
+                packed = [pack_command(command) for command, _ in batch]  # type: ignore[arg-type]
                 sent = True
                 connection._writer.writelines(packed)  # type: ignore[union-attr]
                 await self._read(connection, batch)

@@ -13,7 +13,9 @@ local function fields_of(flat)
 end
 
 local function emit(keys, flat) -- luacheck: ignore 211 (replay_event applies, and appends nothing)
-  local position = call("XADD", EVENTS, text(now()) .. "-*", unpack(flat))
+  local ms = text(now())
+  local position = call("XADD", EVENTS, ms .. "-*", unpack(flat))
+  call("HSET", CONTROL, "last_ms", ms)
   local e = fields_of(flat)
   apply[e.type](keys, e, position, now())
   return position
