@@ -6,13 +6,17 @@ commands, an XADD among them, over the link that the service uses.
 
 from __future__ import annotations
 
-import os
+import sys
+from collections.abc import Callable
 from typing import Any, cast
 
 import falcon
 import falcon.asgi
 import msgspec
 
+from api.wait import Drain
+from hordechat.server import BACKLOG, KEEP_ALIVE_SECONDS, Logger, Web, Worker
+from hordechat.settings import Settings
 from lua.link import Redis, connect
 
 SCRIPT = """#!lua
@@ -87,9 +91,52 @@ def hello() -> falcon.asgi.App[Any, Any]:
     return app
 
 
-def store() -> falcon.asgi.App[Any, Any]:
-    """Ceiling (b), on the Valkey that BENCH_REDIS_URL names."""
-    resource = Store(os.environ["BENCH_REDIS_URL"])
+def store(redis_url: str) -> falcon.asgi.App[Any, Any]:
+    """Ceiling (b)."""
+    resource = Store(redis_url)
     app = falcon.asgi.App(middleware=cast(Any, [resource]))
     app.add_route("/store", resource)
     return app
+
+
+class Bare:
+    """What the service's own worker class runs: an app, and an event that begins its end."""
+
+    def __init__(self, app: Any) -> None:
+        self.drain = Drain()
+        self.on_fatal: Callable[[], object] = lambda: None
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Hand it on; uvicorn asks nothing else."""
+        await self._app(scope, receive, send)
+
+
+class Ceiling(Web):
+    """gunicorn as the service configures it, around a bare app."""
+
+    def __init__(self, make: Callable[[], Any], port: int) -> None:
+        self._make = make
+        options = {
+            "bind": f"127.0.0.1:{port}",
+            "workers": 1,
+            "worker_class": Worker,
+            "logger_class": Logger,
+            "backlog": BACKLOG,
+            "keepalive": KEEP_ALIVE_SECONDS,
+            "accesslog": None,
+        }
+        super().__init__(Settings(), options)
+
+    def load(self) -> Any:
+        """The app of one worker."""
+        return Bare(self._make())
+
+
+def main(name: str, port: str, redis_url: str = "") -> None:
+    """Serve one of the two until SIGTERM."""
+    Ceiling(hello if name == "hello" else lambda: store(redis_url), int(port)).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

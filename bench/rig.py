@@ -22,19 +22,7 @@ from hordechat.embedded import valkey
 from hordechat.process import Child, Command, running, wait_ready
 
 MODEL = "bench"
-WORKER_CLASS = "uvicorn_worker.UvicornWorker"
 _START_SECONDS = 60.0
-_SAY_SECONDS = 60.0
-WEB_OPTIONS = (
-    "--workers",
-    "1",
-    "--keep-alive",
-    "75",
-    "--backlog",
-    "2048",
-    "--log-level",
-    "warning",
-)
 
 
 class BenchFailed(Exception):
@@ -113,29 +101,25 @@ def folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def ceilings(where: Path) -> Iterator[tuple[Target, Target]]:
-    """The two small apps, each on a gunicorn of its own, the second with a Valkey of its own."""
+    """The two small apps, each a web server of its own, the second with a Valkey of its own."""
     service = valkey.service(where / "ceiling", free_port())
-    with running(service, where / "ceiling.log") as store, contextlib.ExitStack() as stack:
-        env = {"BENCH_REDIS_URL": service.url}
-        hello_port, hello = stack.enter_context(_app("hello", where, env))
-        store_port, web = stack.enter_context(_app("store", where, env))
+    with running(service, where / "ceiling.log") as valkey_, contextlib.ExitStack() as stack:
+        hello_port, hello = stack.enter_context(_app("hello", where))
+        store_port, store = stack.enter_context(_app("store", where, service.url))
         yield (
             Target(hello_port, {"web": hello.pid}, {}),
-            Target(store_port, {"web": web.pid, "valkey": store.pid}, {}),
+            Target(store_port, {"web": store.pid, "valkey": valkey_.pid}, {}),
         )
 
 
 @contextlib.contextmanager
-def _app(name: str, where: Path, env: dict[str, str]) -> Iterator[tuple[int, Child]]:
+def _app(name: str, where: Path, *arguments: str) -> Iterator[tuple[int, Child]]:
     port = free_port()
     root = Path(__file__).parent.parent
     command = Command(
         name=name,
-        argv=(
-            *(sys.executable, "-P", "-m", "gunicorn", "--worker-class", WORKER_CLASS),
-            *("--bind", f"127.0.0.1:{port}", *WEB_OPTIONS, f"bench.apps:{name}()"),
-        ),
-        env=os.environ | env | {"PYTHONPATH": str(root)},
+        argv=(sys.executable, "-P", "-m", "bench.apps", name, str(port), *arguments),
+        env=os.environ | {"PYTHONPATH": str(root)},
         cwd=root,
     )
     with (where / f"{name}.log").open("ab") as log:

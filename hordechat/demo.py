@@ -43,6 +43,7 @@ _RELEASE_SECONDS = 5.0
 _UP_STOP_SECONDS = 60.0
 _WORKER_STOP_SECONDS = 15.0
 _TAIL_LINES = 15
+_PLAIN_WIDTH = 110  # of output that goes to no terminal
 _INTERRUPTED = 130
 _UUID = re.compile(r"\b([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 
@@ -61,7 +62,9 @@ def run(data_dir: Path | None = None, *, keep: bool = False) -> int:
     data_dir  where the servers keep their data; None: a new folder, removed at the end
     keep      leave the folder, and say where it is
     """
-    console = Console(highlight=False, soft_wrap=False)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _PLAIN_WIDTH
     folder = data_dir or Path(tempfile.mkdtemp(prefix="hordechat-demo-"))
     signal.signal(signal.SIGTERM, _interrupt)
     code = 0
@@ -163,7 +166,10 @@ def _show(stage: _Stage) -> None:
     client, owner = _create_users(stage, "alice", "bob")
     stage.done(f"accounts: {client['username']} asks, {owner['username']} owns a worker", started)
     worker = ("--url", run_.url, "--api-key", owner["api_key"], "--name", "demo", "--model", MODEL)
+    started = time.monotonic()
     process = stage.start(stage.worker_log, _WORKER_STOP_SECONDS, "worker", *worker)
+    _await_worker(stage, process)
+    stage.done("worker demo shows itself, declares what it serves, and waits for a job", started)
     with httpx.Client(
         base_url=run_.url, headers={"apikey": client["api_key"]}, timeout=10.0
     ) as http:
@@ -228,8 +234,19 @@ def _create_users(stage: _Stage, *names: str) -> list[dict[str, Any]]:
     return users
 
 
+def _await_worker(stage: _Stage, process: "subprocess.Popen[bytes]") -> None:
+    """Wait until the log tells of the worker."""
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while not any(row.word == "checked-in" for row in asyncio.run(_events(stage, b"name", "demo"))):
+        if process.poll() is not None:
+            raise DemoFailed("the worker ended", stage.worker_log)
+        if time.monotonic() > deadline:
+            raise DemoFailed("the worker does not show itself", stage.worker_log)
+        time.sleep(0.05)
+
+
 def _submit(stage: _Stage, http: httpx.Client, worker: "subprocess.Popen[bytes]") -> str:
-    """Submit the chat request, once the worker is seen; return its id."""
+    """Submit the chat request; again while nobody knows the worker. Return its id."""
     started = time.monotonic()
     body = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": QUESTION}]}
     while True:
@@ -240,7 +257,7 @@ def _submit(stage: _Stage, http: httpx.Client, worker: "subprocess.Popen[bytes]"
             break
         if worker.poll() is not None:
             raise DemoFailed("the worker ended", stage.worker_log)
-        unseen = told.get("rc") in ("UnknownChatModel", "NoEligibleWorker")
+        unseen = told.get("rc") in {"UnknownChatModel", "NoEligibleWorker"}
         if not unseen or time.monotonic() - started > _ANSWER_SECONDS:
             raise DemoFailed(f"the request was answered {answer.status_code} {told}", stage.up_log)
         time.sleep(0.1)
@@ -325,7 +342,9 @@ def _show_status(stage: _Stage, http: httpx.Client, request_id: str) -> None:
 
 async def _show_events(stage: _Stage, request_id: str) -> None:
     """Print the events of the request, once the last of them, the released admission, is there."""
-    rows = await _until(lambda: _events(stage, request_id), lambda got: got[-1].word == "released")
+    rows = await _until(
+        lambda: _events(stage, b"request_id", request_id), lambda got: got[-1].word == "released"
+    )
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.title = f"hordechat log --request {request_id}"
     table.add_column("after", justify="right")
@@ -358,7 +377,8 @@ async def _until(
         await asyncio.sleep(0.05)
 
 
-async def _events(stage: _Stage, request_id: str) -> list[_Row]:
+async def _events(stage: _Stage, field: bytes, value: str) -> list[_Row]:
+    """The events of the log that say this."""
     from handlers.replay import read_log
     from hordechat.opening import open_log
 
@@ -369,7 +389,7 @@ async def _events(stage: _Stage, request_id: str) -> list[_Row]:
             async for page in read_log(log, partition):
                 for entry in page:
                     fields = dict(zip(entry.fields[::2], entry.fields[1::2], strict=True))
-                    if fields.get(b"request_id") == request_id.encode():
+                    if fields.get(field) == value.encode():
                         position = entry.recorded.position
                         word = fields.pop(b"type").decode()
                         rows.append(_Row(position, word, _told(fields)))
