@@ -202,16 +202,19 @@ class Wanted(NamedTuple):
 
     @classmethod
     def of(cls, demand: Demand, *, user_id: int, chat: bool, max_length: int) -> Wanted:
-        """From the parts that a `submitted` event, or a submit before it, has."""
+        """From the parts that a `submitted` event, or a submit before it, has.
+
+        Features, images and the tool temperature are rules of chat requests alone.
+        """
         return cls(
             user_id,
             chat,
             tuple(map(_clean, demand.models)) or (ANY_MODEL,),
             max_length,
             demand.max_context_length,
-            frozenset(demand.features),
-            demand.images,
-            demand.tools_temperature,
+            frozenset(demand.features if chat else ()),
+            demand.images and chat,
+            demand.tools_temperature if chat else None,
             demand.only,
             demand.ignore,
             demand.trusted_workers,

@@ -1,4 +1,4 @@
-"""Connections to a migrated database and a log of one partition, and the rows that a projection left."""
+"""A migrated database, a log of one partition, and the rows that projections left."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+from psycopg import sql
 
 from events.keys import Keys
 from projections import log, session
@@ -85,7 +86,9 @@ def catch_up(reader: Log, connected: Session, count: int = 500) -> None:
 def rows(connected: Session) -> dict[str, list[Any]]:
     """Every row of every table of the read models, in a fixed order."""
     return {
-        table: connected.execute(f"SELECT t::text FROM {table} t ORDER BY 1").fetchall()
+        table: connected.execute(
+            sql.SQL("SELECT t::text FROM {} t ORDER BY 1").format(sql.Identifier(table))
+        ).fetchall()
         for table in TABLES
     }
 

@@ -1,4 +1,4 @@
-"""Legal histories, as the command scripts would write them: by hand for a story, at random for a property."""
+"""Legal histories, as the scripts would write them: by hand for a story, or at random."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def append(
 
 
 class Story:
-    """What happened in one partition so far. Every method is a fact, with the counters of its script."""
+    """What happened in one partition. Every method is a fact, with the counters of its script."""
 
     def __init__(self, tail: int = 0, start_ms: int = 1_700_000_000_000) -> None:
         self.events: list[tuple[Position, Event]] = []
@@ -299,7 +299,7 @@ class Story:
 
 
 def random_story(seed: int, length: int, tail: int = 0) -> Story:
-    """About `length` events, every kind of them, several requests interleaved, some in one millisecond."""
+    """About `length` events of every kind, requests interleaved, some in one millisecond."""
     choose = random.Random(seed)
     story = Story(tail)
     while len(story.events) < length:
@@ -316,8 +316,10 @@ def _one(story: Story, choose: random.Random) -> None:
     request = choose.choice(live) if live else None
     state = story._requests[request] if request else None
     what = choose.choice(
-        ("submit", "assign", "assign", "progress", "reply", "reply", "back", "fault", "fault")
-        + ("cancel", "expire", "check in", "abort", "other")
+        [
+            *("submit", "assign", "assign", "progress", "reply", "reply", "back", "fault", "fault"),
+            *("cancel", "expire", "check-in", "abort", "other"),
+        ]
     )
     if what == "submit" or request is None or state is None:
         story.submit(
@@ -342,7 +344,7 @@ def _one(story: Story, choose: random.Random) -> None:
         story.cancel(request, settle=choose.random() < 0.5)
     elif what == "expire" and choose.random() < 0.5:
         story.expire(request)
-    elif what == "check in":
+    elif what == "check-in":
         story.check_in(choose.randint(1, 4), trusted=choose.random() < 0.5)
     elif what == "abort" and story.workers:
         story.abort(choose.choice(story.workers))

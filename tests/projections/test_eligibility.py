@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,9 +26,10 @@ from projections.eligibility import (
     servers,
     serving,
 )
+from projections.log import Log
 from projections.session import Session
-from tests.projections.conftest import Given, wipe
-from tests.projections.histories import Story, uuid
+from tests.projections.conftest import Given, catch_up, wipe
+from tests.projections.histories import Story, append, uuid
 
 VALIDATED = ("KoboldCppEmbedWorker",)
 DECLARED = {
@@ -98,9 +98,7 @@ def test_a_request_that_is_over_waits_no_more(given: Given, connected: Session, 
     assert waiting(connected) == {}
 
 
-def test_a_worker_has_its_latest_declaration_and_its_first_moment(
-    given: Given, connected: Session
-):
+def test_a_worker_has_its_latest_declaration_and_its_first_moment(given: Given, connected: Session):
     story = Story()
     story.check_in(models=("alpha",), threads=2)
     created = story.ms
@@ -112,7 +110,8 @@ def test_a_worker_has_its_latest_declaration_and_its_first_moment(
     given(story)
 
     row = connected.execute(
-        "SELECT models, threads, trusted, created_ms, last_check_in_ms, uncompleted_jobs FROM workers"
+        "SELECT models, threads, trusted, created_ms, last_check_in_ms, uncompleted_jobs"
+        " FROM workers"
     ).fetchone()
 
     assert row == (["beta"], 3, True, created, story.ms - 1, 2)
@@ -264,7 +263,7 @@ SHARED = {
 )
 @given(seed=st.integers(0, 2**32))
 async def test_the_query_and_fits_agree(
-    given: Given, client: Any, connected: Session, database: Database, seed: int
+    client: Any, keys: Keys, reader: Log, connected: Session, database: Database, seed: int
 ):
     client.flushall()
     wipe(connected)
@@ -274,9 +273,8 @@ async def test_the_query_and_fits_agree(
         request = story.submit(ttl=choose.choice((1, 1200)), **random_demand(choose))
         if choose.random() < 0.3:
             story.fault(request, story.assign(request))
-    from tests.projections.conftest import catch_up  # noqa: F401
-
-    given(story)
+    append(client, story.events, keys)
+    catch_up(reader, connected)
     now_ms = story.ms + 1500
     everything = all_rows(connected)
 
@@ -353,7 +351,11 @@ def all_rows(connected: Session) -> list[Candidate]:
             worker(bridge_agent="KoboldCppEmbedWorker:1.90.2:https://x"),
             None,
         ),
-        ({"validated_backends": True}, worker(bridge_agent="KoboldCppEmbedWorker"), "bridge_version"),
+        (
+            {"validated_backends": True},
+            worker(bridge_agent="KoboldCppEmbedWorker"),
+            "bridge_version",
+        ),
         ({}, worker()._replace(maintenance=True), "maintenance"),
         ({}, worker(9)._replace(maintenance=True), None),
     ],
@@ -451,9 +453,7 @@ def walk(node: dict[str, Any]) -> Any:
 # who is there
 
 
-async def test_servers_counts_the_online_workers_that_may_take_it(
-    given: Given, database: Database
-):
+async def test_servers_counts_the_online_workers_that_may_take_it(given: Given, database: Database):
     story = Story()
     story.check_in(9, **DECLARED)
     story.ms += 400_000
@@ -494,9 +494,7 @@ async def test_serving_tells_the_largest_limits_of_each_model(given: Given, data
     story.check_in(2, **(DECLARED | {"chat_max_length": 9, "chat_max_context_length": 9000}))
     given(story)
 
-    found = await serving(
-        database, ["alpha", "beta", "\0"], now_ms=story.ms, online_window_s=300
-    )
+    found = await serving(database, ["alpha", "beta", "\0"], now_ms=story.ms, online_window_s=300)
 
     assert found == {"alpha": Serving(2, 2, 512, 9000)}
 
@@ -515,15 +513,3 @@ async def test_a_snapshot_gives_positions_from_one(given: Given, database: Datab
     assert [each.request_id for each in snapshot.ahead(second)] == [first]
     assert snapshot.waiting[1].models == ("alpha", "beta")
     assert snapshot.waiting[1].jobs == 3
-
-
-def test_what_each_partition_writes_is_its_own(connected: Session):
-    """A rebuild of one partition deletes by this column."""
-    for table in ("queue", "workers", "waiting_prompts", "processing_gens"):
-        connected.execute(f"SELECT partition FROM {table}")
-    with pytest.raises(psycopg.errors.CheckViolation):
-        connected.execute(
-            "INSERT INTO processing_gens VALUES (gen_random_uuid(), 0, gen_random_uuid(),"
-            " gen_random_uuid(), '', 0, '', '', 0, 0, 0, 0, 0, 'lost', false)"
-        )
-    assert Keys(4).of(uuid(1, 6)) == 2

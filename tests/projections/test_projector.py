@@ -26,11 +26,11 @@ from tests.projections.histories import Story, append, random_story
 
 
 @settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(seed=st.integers(0, 2**32), length=st.integers(1, 120))
+@given(seed=st.integers(0, 2**32), length=st.integers(1, 100))
 def test_batches_of_1_2_and_500_give_the_same_rows(
     client: redis.Redis, keys: Keys, reader: Log, connected: Session, seed: int, length: int
 ):

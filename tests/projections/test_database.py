@@ -1,0 +1,87 @@
+"""A query has an answer, or DatabaseUnavailable, in time; a Postgres that comes back is found."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import psycopg
+import pytest
+
+from projections.database import Database, DatabaseUnavailable
+from projections.session import Session
+
+
+@pytest.fixture
+async def hasty(url: str):
+    made = Database(url, timeout=0.4, connections=3)
+    yield made
+    await made.close()
+
+
+def end_sessions(connected: Session) -> None:
+    connected.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'web' AND datname = current_database()"
+    )
+
+
+async def test_a_query_that_hangs_ends_in_time_and_the_next_one_works(hasty: Database):
+    started = time.monotonic()
+
+    with pytest.raises(DatabaseUnavailable):
+        await hasty.fetch(b"SELECT pg_sleep(5)")
+
+    assert 0.3 < time.monotonic() - started < 0.7
+    assert await hasty.fetch(b"SELECT 1") == [(1,)]
+
+
+async def test_a_restart_of_postgres_costs_no_query(hasty: Database, connected: Session):
+    await asyncio.gather(*(hasty.fetch(b"SELECT pg_sleep(0.05)") for _ in range(3)))
+    end_sessions(connected)
+    await asyncio.sleep(0.05)
+
+    assert await hasty.fetch(b"SELECT 1") == [(1,)]
+
+
+async def test_more_callers_than_connections_take_turns(hasty: Database):
+    answers = await asyncio.gather(*(hasty.fetch(b"SELECT %s", (n,)) for n in range(60)))
+
+    assert [rows[0][0] for rows in answers] == list(range(60))
+
+
+async def test_those_who_wait_behind_a_hang_end_in_time_too(hasty: Database):
+    started = time.monotonic()
+
+    answers = await asyncio.gather(
+        *(hasty.fetch(b"SELECT pg_sleep(5)") for _ in range(9)), return_exceptions=True
+    )
+
+    assert {type(answer) for answer in answers} == {DatabaseUnavailable}
+    assert time.monotonic() - started < 0.9
+    assert await hasty.fetch(b"SELECT 1") == [(1,)]
+
+
+async def test_callers_that_go_away_take_no_connection_with_them(hasty: Database):
+    for _ in range(5):
+        tasks = [asyncio.create_task(hasty.fetch(b"SELECT pg_sleep(0.02)")) for _ in range(9)]
+        await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert await hasty.fetch(b"SELECT 1") == [(1,)]
+
+
+async def test_a_mistake_in_a_query_is_not_an_outage(hasty: Database):
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        await hasty.fetch(b"SELECT * FROM nothing")
+
+    assert await hasty.fetch(b"SELECT 1") == [(1,)]
+
+
+async def test_no_postgres_at_all_is_an_outage():
+    nowhere = Database("postgresql://nobody@127.0.0.1:1/none", timeout=0.4)
+
+    with pytest.raises(DatabaseUnavailable):
+        await nowhere.fetch(b"SELECT 1")
