@@ -1,0 +1,45 @@
+"""A model folded anew equals the live one; what cannot be folded is not dropped."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from events.keys import Keys
+from projections.checkpoint import HistoryLost
+from projections.rebuild import rebuild
+from projections.session import Session
+from tests.projections.conftest import Given, rows
+from tests.projections.histories import random_story
+
+
+@pytest.mark.parametrize("name", ["status", "eligibility"])
+def test_it_equals_the_live_model(
+    redis_url: str, url: str, given: Given, connected: Session, name: str
+):
+    story = random_story(31, 300)
+    given(story, 7)
+    live = rows(connected)
+
+    rebuild(name, redis_url=redis_url, database_url=url, partitions=1)
+
+    assert rows(connected) == live
+
+
+def test_a_log_without_its_beginning_costs_no_rows(
+    redis_url: str,
+    url: str,
+    given: Given,
+    client: redis.Redis,
+    keys: Keys,
+    connected: Session,
+):
+    story = random_story(32, 50)
+    given(story)
+    live = rows(connected)
+    client.xtrim(keys.events(0), maxlen=10, approximate=False)
+
+    with pytest.raises(HistoryLost):
+        rebuild("status", redis_url=redis_url, database_url=url, partitions=1)
+
+    assert rows(connected) == live
