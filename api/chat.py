@@ -139,7 +139,7 @@ class ChatStatus:
         id_ = _known(request_id)
         seconds = wait.preferred(req, self._wait_limit)
         if not seconds:
-            _answer(resp, await self._reader.read(id_))
+            _answer(resp, (await self._reader.read(id_)).status)
             return
         disconnect.watch(req.scope)
         status = await self._until_done(id_, seconds)
@@ -156,7 +156,7 @@ class ChatStatus:
         id_ = _known(request_id)
         unread: Unserved | None = None
         try:
-            _answer(resp, await self._reader.read(id_))
+            _answer(resp, (await self._reader.read(id_)).status)
         except Unserved as error:
             unread = error
         await cancel(self._log, self._limits, id_)
@@ -168,17 +168,14 @@ class ChatStatus:
         ends = loop.time() + seconds
         with self._watches.watch(request_id) as watch:
             while True:
-                status = await self._reader.read(request_id)
+                status, position = await self._reader.read(request_id)
                 if status.done or self._drain.on:
                     return status
-                position = None
                 while not await watch.next(min(_LOOK_SECONDS, ends - loop.time())):
-                    if loop.time() >= ends or self._drain.on:
+                    if loop.time() >= ends:
                         return status
-                    hot = await self._reader.hot(request_id)
-                    if position is not None and hot.position != position:
+                    if (await self._reader.hot(request_id)).position != position:
                         break
-                    position = hot.position
 
 
 def _known(request_id: str) -> str:

@@ -20,6 +20,7 @@ import structlog
 
 from api.clock import Clock
 from api.wait import Drain
+from events.base import Position
 from handlers.errors import RedisUnavailable
 from projections.database import DatabaseUnavailable
 from projections.eligibility import FIRST, Candidate, Offer, Place, Worker, fits
@@ -35,7 +36,10 @@ STALE_SECONDS = 0.1
 EMPTY_SECONDS = 1.0
 """How long nothing is believed without a hint, and how often waiting pops look by themselves."""
 HANDED_SECONDS = 0.5
-"""The read model shows an assignment well within this."""
+"""How long a job that was handed out is not offered again, unless the row shows that it came back.
+
+The read model shows an assignment well within this.
+"""
 REFUSED_SECONDS = 0.05
 """A candidate that did not hold shows again soon: it may have come back meanwhile."""
 FORGOTTEN_SECONDS = 60.0
@@ -43,7 +47,16 @@ _READS = 4
 _TRIES = 64
 _SWEEP_SECONDS = 5.0
 
-Job = TypeVar("Job")
+
+class Taken(Protocol):
+    """A job that a worker has now."""
+
+    @property
+    def position(self) -> Position:
+        """Of the event that says so."""
+
+
+Job = TypeVar("Job", bound=Taken)
 
 
 class Find(Protocol):
@@ -53,6 +66,16 @@ class Find(Protocol):
         self, offer: Offer, *, now_ms: int, limit: int, after: Place, workers: Sequence[str]
     ) -> Awaitable[list[Candidate]]:
         """The best ones behind `after`; an empty list is the end."""
+
+
+class Model(Protocol):
+    """How far the read model has come."""
+
+    def partition(self, request_id: str) -> int:
+        """The partition of a request."""
+
+    def shown(self) -> Sequence[Position]:
+        """Up to where its rows are known to show the log, by partition."""
 
 
 class Outcome(NamedTuple, Generic[Job]):
@@ -71,8 +94,11 @@ class Matcher:
     keeps several processes from all trying the same one.
     """
 
-    def __init__(self, find: Find, clock: Clock, drain: Drain, *, spread: int = 1) -> None:
+    def __init__(
+        self, find: Find, model: Model, clock: Clock, drain: Drain, *, spread: int = 1
+    ) -> None:
         self.find = find
+        self.model = model
         self.clock = clock
         self.drain = drain
         self.spread = spread
@@ -147,7 +173,7 @@ class Matcher:
         if job is None:
             shelf.refused(candidate)
         else:
-            shelf.taken(candidate)
+            shelf.taken(candidate, job.position)
         return job
 
     def _orphaned(
@@ -186,37 +212,56 @@ def _models(offer: Offer) -> set[str]:
     return models
 
 
+class _Mark(NamedTuple):
+    until: float
+    position: Position | None
+    """Of the assignment: a row that shows this event shows what is left."""
+
+
 class _Marks:
-    """Which requests were handed out a moment ago, on any shelf: until when, for each job."""
+    """Which requests were handed out a moment ago, on any shelf: one mark for each job."""
 
     def __init__(self) -> None:
-        self._until: dict[str, list[float]] = {}
+        self._marks: dict[str, list[_Mark]] = {}
 
-    def spent(self, candidate: Candidate, now: float) -> bool:
-        """Whether all its jobs that the read model shows are handed out."""
-        untils = self._until.get(candidate.request_id)
-        return untils is not None and sum(at > now for at in untils) >= candidate.waiting
+    def __len__(self) -> int:
+        """How many requests have marks."""
+        return len(self._marks)
 
-    def add(self, request_id: str, until: float) -> None:
+    def spent(self, candidate: Candidate, now: float, shown: Position) -> bool:
+        """Whether all its jobs are handed out, of those in a row that shows the log up to there."""
+        marks = self._marks.get(candidate.request_id)
+        if marks is None:
+            return False
+        live = [
+            mark
+            for mark in marks
+            if mark.until > now and (mark.position is None or mark.position > shown)
+        ]
+        return len(live) >= candidate.waiting
+
+    def add(self, request_id: str, until: float, position: Position | None = None) -> None:
         """One more of its jobs is handed out."""
-        self._until.setdefault(request_id, []).append(until)
+        self._marks.setdefault(request_id, []).append(_Mark(until, position))
 
     def drop(self, request_id: str) -> None:
-        """One fewer."""
-        untils = self._until.get(request_id)
-        if untils:
-            untils.pop()
-            if not untils:
-                del self._until[request_id]
+        """One fewer of those that nobody has taken yet."""
+        marks = self._marks.get(request_id, [])
+        for mark in reversed(marks):
+            if mark.position is None:
+                marks.remove(mark)
+                break
+        if not marks:
+            self._marks.pop(request_id, None)
 
     def sweep(self, now: float) -> None:
         """Forget what is over."""
-        for request_id, untils in list(self._until.items()):
-            live = [at for at in untils if at > now]
+        for request_id, marks in list(self._marks.items()):
+            live = [mark for mark in marks if mark.until > now]
             if live:
-                self._until[request_id] = live
+                self._marks[request_id] = live
             else:
-                del self._until[request_id]
+                del self._marks[request_id]
 
 
 class _Waiter(NamedTuple):
@@ -238,6 +283,7 @@ class Shelf:
         self._read_hints = 0  # when the last read began
         self._workers: dict[str, float] = {}  # who uses this shelf, and when they last did
         self._read_for: frozenset[str] = frozenset()  # whom the last read was for
+        self._shown: Sequence[Position] = ()  # what its rows show at least, by partition
         self._reading: asyncio.Task[None] | None = None
         self._waiting: deque[_Waiter] = deque()
         self._serving: asyncio.Task[None] | None = None
@@ -322,8 +368,11 @@ class Shelf:
 
     # what became of a candidate
 
-    def taken(self, candidate: Candidate) -> None:
+    def taken(self, candidate: Candidate, position: Position) -> None:
         """It is the worker's; the read model will show it."""
+        until = asyncio.get_running_loop().time() + HANDED_SECONDS
+        self._matcher.marks.drop(candidate.request_id)
+        self._matcher.marks.add(candidate.request_id, until, position)
         if candidate.waiting == 1:
             self._rows = [row for row in self._rows if row.request_id != candidate.request_id]
 
@@ -353,9 +402,10 @@ class Shelf:
         skipped.clear()
         now, now_ms = asyncio.get_running_loop().time(), self._matcher.clock.estimate_ms()
         marks, spread = self._matcher.marks, self._matcher.spread
+        partition = self._matcher.model.partition
         choice: list[Candidate] = []
         for row in rows:
-            if marks.spent(row, now):
+            if marks.spent(row, now, self._shown[partition(row.request_id)]):
                 continue
             reason = fits(row, worker, now_ms)
             if reason is not None:
@@ -398,7 +448,7 @@ class Shelf:
     async def _first_page(self) -> None:
         loop = asyncio.get_running_loop()
         now_ms = await self._matcher.clock.now_ms()
-        read_at, hints = loop.time(), self._hints
+        read_at, hints, shown = loop.time(), self._hints, self._matcher.model.shown()
         self._workers = {
             id_: at for id_, at in self._workers.items() if read_at - at < FORGOTTEN_SECONDS
         }
@@ -409,6 +459,7 @@ class Shelf:
         self._rows = rows
         self._more = rows[-1].place if rows else None
         self._read_at, self._read_hints, self._read_for = read_at, hints, frozenset(workers)
+        self._shown = shown
 
     async def _read_more(self) -> None:
         """Add the next page; by whoever comes first."""

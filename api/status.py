@@ -86,6 +86,13 @@ class Hot(NamedTuple):
     generations: tuple[str, ...]
 
 
+class Reading(NamedTuple):
+    """A status, and the position of the last event that it is sure to show."""
+
+    status: Status
+    position: Position | None
+
+
 class _Outlook(NamedTuple):
     """What may become of a request that is not done."""
 
@@ -128,7 +135,7 @@ class StatusReader:
         known = generations.decode()
         return Hot(Position.parse(position), tuple(known.split(",")) if known else ())
 
-    async def read(self, request_id: str) -> Status:
+    async def read(self, request_id: str) -> Reading:
         """The status, never older than what was acknowledged before the call.
 
         Raise RequestNotFound, RedisUnavailable, DatabaseUnavailable, ReadModelBehind. With Redis
@@ -137,7 +144,7 @@ class StatusReader:
         try:
             hot = await self.hot(request_id)
         except RedisUnavailable as away:
-            return await self._without_redis(request_id, away)
+            return Reading(await self._without_redis(request_id, away), None)
         row, replies = await asyncio.gather(
             self._caught_up(request_id, hot.position), self._replies(request_id, hot.generations)
         )
@@ -152,7 +159,8 @@ class StatusReader:
             if reply is None:  # the request expired meanwhile, or its content was lost
                 raise RequestNotFound
             generations.append(_generation(row, each, Raw(reply)))
-        return _status(row, generations, await self._outlook(row))
+        status = _status(row, generations, await self._outlook(row))
+        return Reading(status, hot.position)
 
     async def _replies(
         self, request_id: str, generation_ids: Sequence[str]

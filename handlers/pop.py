@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from events import codec
+from events.base import Position
 from events.keys import name_hash
 from events.types import Assigned, CheckedIn, Declaration, Returned
 from handlers.accounts import Account
@@ -46,6 +47,8 @@ class Assignment(NamedTuple):
     stream: bool
     messages: bytes
     payload: bytes
+    position: Position
+    """Of its `assigned` event."""
 
 
 class Workers:
@@ -193,6 +196,7 @@ async def assign(
         stream == b"1",
         bytes(messages),
         bytes(payload),
+        Position.parse(position),
     )
 
 

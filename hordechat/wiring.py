@@ -15,6 +15,8 @@ from api.guard import MemoryGuard
 from api.health import Check
 from api.matcher import Matcher
 from api.wait import Drain, Watches
+from events.base import Position
+from events.keys import Keys
 from handlers.accounts import Accounts
 from handlers.log import Log
 from handlers.pop import Workers
@@ -48,7 +50,13 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
             database, offer, now_ms=now_ms, limit=limit, after=after, workers=workers
         )
 
-    matcher = Matcher(find, clock, drain, spread=min(settings.web_workers, _MOST_SPREAD))
+    matcher = Matcher(
+        find,
+        _Eligibility(follower, log.keys),
+        clock,
+        drain,
+        spread=min(settings.web_workers, _MOST_SPREAD),
+    )
     follower.on_status(watches.changed)
     follower.on_queue(matcher.hinted)
     return Parts(
@@ -82,6 +90,18 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         wait_limit=settings.wait_limit_seconds,
         stale_seconds=settings.stale_seconds,
     )
+
+
+class _Eligibility:
+    """How far the eligibility model has come, for the matcher."""
+
+    def __init__(self, follower: Follower, keys: Keys) -> None:
+        self._follower = follower
+        self._partitions = keys.all()
+        self.partition = keys.of
+
+    def shown(self) -> list[Position]:
+        return [self._follower.position("eligibility", each) for each in self._partitions]
 
 
 @contextlib.asynccontextmanager

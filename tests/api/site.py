@@ -1,0 +1,208 @@
+"""The whole API over real servers, as short calls of a client and a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from api.app import Parts, create_app
+from handlers.accounts import ANONYMOUS_KEY, open_account, open_anonymous
+from hordechat import wiring
+from hordechat.opening import open_log
+from hordechat.settings import Settings
+from projections import log, session
+from projections.eligibility import ELIGIBILITY
+from projections.log import Log
+from projections.projector import Projector
+from projections.status import STATUS
+
+MODEL = "test/model"
+SECRET = "a secret of the tests"
+BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
+POP: dict[str, Any] = {
+    "name": "w",
+    "models": [MODEL],
+    "chat_jobs": True,
+    "model_id": MODEL,
+    "chat_features": ["prompt_overflow_refused"],
+    "chat_limits": {"max_context_length": 8192, "max_length": 2048},
+}
+MESSAGE = {"role": "assistant", "content": "hello"}
+
+
+class Projecting:
+    """Both projections of one partition, stepped by hand."""
+
+    def __init__(self, redis_url: str, database_url: str) -> None:
+        self._stack = contextlib.ExitStack()
+        client = self._stack.enter_context(log.connect(redis_url))
+        self._steps = []
+        for projection in (STATUS, ELIGIBILITY):
+            connected = self._stack.enter_context(session.connect(database_url, "test"))
+            projector = Projector(projection, Log(client, wiring_keys(), 0), connected)
+            projector.resume()
+            self._steps.append(projector)
+
+    def step(self) -> None:
+        """Catch up with the log."""
+        for projector in self._steps:
+            while projector.step():
+                pass
+
+    def close(self) -> None:
+        """Let go."""
+        self._stack.close()
+
+
+def wiring_keys() -> Any:
+    """Key names of one partition."""
+    from events.keys import Keys
+
+    return Keys(1)
+
+
+@dataclass
+class Site:
+    """An app, its parts, and who calls it."""
+
+    app: Any
+    parts: Parts
+    http: httpx.AsyncClient
+    client_key: str
+    owner_key: str
+    projecting: Projecting
+    anonymous: str = ANONYMOUS_KEY
+    _task: asyncio.Task[None] | None = field(default=None)
+
+    async def project(self) -> None:
+        """Let the read models catch up with the log, and the process hear of it."""
+        await asyncio.to_thread(self.projecting.step)
+        head = await self.parts.log.head(0)
+        for name in ("status", "eligibility"):
+            assert await self.parts.follower.reached(name, 0, head, 2.0)
+
+    @contextlib.asynccontextmanager
+    async def projected(self) -> AsyncIterator[None]:
+        """Read models that follow by themselves."""
+
+        async def follow() -> None:
+            while True:
+                await asyncio.to_thread(self.projecting.step)
+                await asyncio.sleep(0.002)
+
+        following = asyncio.create_task(follow())
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    # as the client
+
+    async def submit(self, key: str | None = None, **changed: Any) -> httpx.Response:
+        """Queue a request."""
+        body = BODY | changed
+        return await self.post("/v2/generate/chat/async", body, key or self.client_key)
+
+    async def queued(self, **changed: Any) -> str:
+        """Queue a request that is accepted; return its id."""
+        answer = await self.submit(**changed)
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    async def status(self, request_id: str, wait: int | None = None) -> httpx.Response:
+        """Its status."""
+        headers = {} if wait is None else {"prefer": f"wait={wait}"}
+        return await self.http.get(f"/v2/generate/chat/status/{request_id}", headers=headers)
+
+    async def cancel(self, request_id: str) -> httpx.Response:
+        """Cancel it."""
+        return await self.http.delete(f"/v2/generate/chat/status/{request_id}")
+
+    # as the worker
+
+    async def pop(
+        self, key: str | None = None, wait: int | None = None, **changed: Any
+    ) -> httpx.Response:
+        """Ask for a job."""
+        headers = {} if wait is None else {"prefer": f"wait={wait}"}
+        path = "/v2/generate/text/pop"
+        return await self.post(path, POP | changed, key or self.owner_key, headers)
+
+    async def popped(self, **changed: Any) -> dict[str, Any]:
+        """Ask for a job and get one."""
+        answer = await self.pop(**changed)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["id"], answer.text
+        return dict(answer.json())
+
+    async def reply(
+        self, generation_id: str, key: str | None = None, **changed: Any
+    ) -> httpx.Response:
+        """Submit a job's reply."""
+        body = {
+            "id": generation_id,
+            "message": MESSAGE,
+            "finish_reason": "stop",
+            "model_id": MODEL,
+        }
+        given = {name: value for name, value in (body | changed).items() if value is not ...}
+        return await self.post("/v2/generate/text/submit", given, key or self.owner_key)
+
+    async def progress(
+        self, generation_id: str, seq: int, content: str, key: str | None = None
+    ) -> httpx.Response:
+        """Post what was generated so far."""
+        body = {"id": generation_id, "seq": seq, "delta": {"content": content}}
+        return await self.post("/v2/generate/text/progress", body, key or self.owner_key)
+
+    # as anyone
+
+    async def post(
+        self,
+        path: str,
+        body: Any,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        """Post JSON, or bytes as they are."""
+        sent = dict(headers or {})
+        if key is not None:
+            sent["apikey"] = key
+        if isinstance(body, bytes):
+            return await self.http.post(path, content=body, headers=sent)
+        return await self.http.post(path, json=body, headers=sent)
+
+    async def log_length(self) -> int:
+        """How many events there are."""
+        log_ = self.parts.log
+        return int(await log_.read("XLEN", log_.keys.events(0)))
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    redis_url: str, database_url: str, *, around: tuple[str, str] | None = None, **changed: Any
+) -> AsyncIterator[Site]:
+    """A site over these servers. `around` names where projections find them, if not there."""
+    settings = Settings(
+        redis_url=redis_url, database_url=database_url, secret=SECRET, test=True, **changed
+    )
+    projecting = Projecting(*(around or (redis_url, database_url)))
+    log_ = await open_log(settings)
+    await open_anonymous(log_)
+    _, client_key = await open_account(log_, SECRET, "client", kudos=1_000_000)
+    _, owner_key = await open_account(log_, SECRET, "owner")
+    parts = wiring.build(settings, log_)
+    async with wiring.running(parts):
+        app = create_app(parts)
+        transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            site = Site(app, parts, http, client_key, owner_key, projecting)
+            await site.project()
+            yield site
+    projecting.close()
