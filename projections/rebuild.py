@@ -12,9 +12,9 @@ from events.base import START
 from events.keys import Keys
 from projections import checkpoint, log, session
 from projections.log import Log
+from projections.models import PROJECTIONS
 from projections.projection import Projected, Projection
 from projections.projector import Projector, channel
-from projections.runner import PROJECTIONS
 
 logger = structlog.get_logger()
 

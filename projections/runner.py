@@ -16,14 +16,11 @@ import structlog
 
 from events.keys import Keys
 from projections import log, session
-from projections.checkpoint import CheckpointMoved, HistoryLost, Stop
-from projections.eligibility import ELIGIBILITY
 from projections.log import Log
+from projections.models import PROJECTIONS
 from projections.projection import Projection
-from projections.projector import Projector
-from projections.status import STATUS
-
-PROJECTIONS = {projection.name: projection for projection in (STATUS, ELIGIBILITY)}
+from projections.projector import Projector, step
+from projections.rebuild import rebuild
 
 _BLOCK_S = 0.5  # one blocking read: how late a stop, a lost lock or a rebuild is noticed at worst
 _POLL_S = 0.25  # how often a stand-by looks at its lock
@@ -32,7 +29,7 @@ _BACKOFF_S = (0.1, 2.0)  # first and longest pause before connecting again
 
 logger = structlog.get_logger()
 
-__all__ = ["PROJECTIONS", "CheckpointMoved", "HistoryLost", "Stop", "run"]
+__all__ = ["rebuild", "run", "step"]
 
 
 def run(
@@ -43,7 +40,7 @@ def run(
     partitions: int,
     take: int | None = None,
     batch: int = 500,
-    pause_ms: int = 4,
+    pause_ms: float = 4,
     stop: threading.Event | None = None,
 ) -> None:
     """Project until `stop` is set; raise what ended a thread, which is never a lost connection.

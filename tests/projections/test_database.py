@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -40,6 +45,37 @@ async def test_a_restart_of_postgres_costs_no_query(hasty: Database, connected: 
     await asyncio.gather(*(hasty.fetch(b"SELECT pg_sleep(0.05)") for _ in range(3)))
     end_sessions(connected)
     await asyncio.sleep(0.05)
+
+    assert await hasty.fetch(b"SELECT 1") == [(1,)]
+
+
+@contextmanager
+def hung(connected: Session) -> Iterator[None]:
+    """Every process of the server stopped: it accepts connections and answers nothing."""
+    (backend,) = connected.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+    postmaster = int(Path(f"/proc/{backend}/stat").read_text().rpartition(")")[2].split()[1])
+    children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+    pids = [postmaster, *map(int, children)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_postgres_that_hangs_is_an_outage_in_time_and_found_when_it_goes_on(
+    hasty: Database, connected: Session
+):
+    await hasty.fetch(b"SELECT 1")
+
+    with hung(connected):
+        for _ in range(2):  # with an open connection, and with none
+            started = time.monotonic()
+            with pytest.raises(DatabaseUnavailable):
+                await hasty.fetch(b"SELECT 1")
+            assert time.monotonic() - started < 0.7
 
     assert await hasty.fetch(b"SELECT 1") == [(1,)]
 

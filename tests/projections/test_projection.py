@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from projections.models import PROJECTIONS
 from projections.projection import Projection
-from projections.runner import PROJECTIONS
 from projections.session import Session
 
 

@@ -1,0 +1,8 @@
+"""Every read model, by its name."""
+
+from __future__ import annotations
+
+from projections.eligibility import ELIGIBILITY
+from projections.status import STATUS
+
+PROJECTIONS = {projection.name: projection for projection in (STATUS, ELIGIBILITY)}
