@@ -79,7 +79,7 @@ def projector(settings: Settings, *, name: str, take: int | None) -> None:
         partitions=settings.partitions,
         take=take,
         batch=settings.projector_batch,
-        pause_ms=settings.projector_pause_ms,
+        pause_ms=round(settings.projector_pause_ms),
         stop=stop,
     )
 
@@ -191,7 +191,7 @@ def rebuild(settings: Settings, *, what: str) -> None:
         for partition, events in _with_log(settings, rebuild_state).items():
             print(f"partition {partition}: {events} events folded")
         return
-    from projections.runner import rebuild as rebuild_model
+    from projections.rebuild import rebuild as rebuild_model
 
     rebuild_model(
         what,
