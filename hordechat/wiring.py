@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Sequence
-
-import httpx
+from urllib.parse import urlsplit
 
 from api.app import Parts
 from api.availability import Availability, Queue
@@ -123,11 +123,20 @@ async def running(parts: Parts) -> AsyncIterator[Parts]:
 
 def s3_check(endpoint_url: str) -> Check:
     """The object store answers HTTP. What it holds is tried by those who store there."""
+    parts = urlsplit(endpoint_url)
+    host = parts.hostname or "localhost"
+    context = ssl.create_default_context() if parts.scheme == "https" else None
+    port = parts.port or (443 if context else 80)
+    question = f"HEAD / HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
 
     async def check() -> None:
-        async with httpx.AsyncClient(timeout=0.7) as client:
-            answer = await client.get(endpoint_url)
-        if answer.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
-            raise ConnectionError(f"answered {answer.status_code}")
+        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+        try:
+            writer.write(question)
+            answer = await reader.readline()
+        finally:
+            writer.close()
+        if not answer.startswith(b"HTTP/1.") or answer.split()[1:2] >= [b"500"]:
+            raise ConnectionError(f"answered {answer[:40]!r}")
 
     return check

@@ -21,16 +21,14 @@ Kind = TypeVar("Kind")
 MAX_NESTING = 64
 """Levels of objects and arrays. The deepest valid document, a chat tool's schema, has about 30."""
 MAX_CONTAINERS = 200_000
-MAX_QUOTES = 4_000_000
-"""No valid body comes near these two: they bound how long a hostile one keeps the loop busy."""
+MAX_QUOTES = 1_200_000
+"""No valid body has more of these: they bound how long a hostile one keeps the loop busy. A message
+of quotation marks alone has 1,048,576, and no other valid body has nearly as many containers."""
 
 INVALID = "Input payload validation failed"
 _SHOWN = 200
 _SHOWN_KEY = 80
 
-# Possessive, and the closing quote is optional: an unterminated string is one match to the end, so
-# no position is scanned twice.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?+', re.DOTALL)
 _NOT_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
 _PLACE = re.compile(r"(.*) - at `\$(.*?)`", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -97,7 +95,7 @@ def check_bounds(raw: bytes) -> None:
         raise malformed("it holds too many strings")
     if opened <= MAX_NESTING:
         return
-    brackets = _STRING.sub(b"", raw).translate(None, _NOT_BRACKETS)
+    brackets = _outside_strings(raw).translate(None, _NOT_BRACKETS)
     if len(brackets) > 2 * MAX_CONTAINERS:
         raise malformed("it holds too many objects and arrays")
     depth = 0
@@ -112,7 +110,16 @@ def check_bounds(raw: bytes) -> None:
 
 def count_keys(raw: bytes) -> int:
     """How many object keys a valid document has, repeated ones included."""
-    return _STRING.sub(b"", raw).count(b":")
+    return _outside_strings(raw).count(b":")
+
+
+def _outside_strings(raw: bytes) -> bytes:
+    """A document without its strings. Each step is one pass in C: a hostile body must not be slow.
+
+    Without its escaped backslashes, and then its escaped quotes, every second piece between quotes
+    is a string.
+    """
+    return b"".join(raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
 
 def refuse_nul(raw: bytes, document: object) -> None:

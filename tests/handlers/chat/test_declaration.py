@@ -1,0 +1,127 @@
+"""What a pop declares."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from events.types import Declaration
+from handlers.chat import declaration
+from handlers.errors import BadRequest, ChatDeclarationInvalid, NulByteInPayload, Refused
+
+CHAT = {
+    "chat_jobs": True,
+    "model_id": "m",
+    "chat_limits": {"max_context_length": 4096, "max_length": 512},
+}
+
+
+def read(**changed: Any) -> declaration.Declared:
+    body = {"name": "w", "models": ["m"]} | changed
+    return declaration.declared(declaration.read(json.dumps(body).encode()), "bob#1")
+
+
+def test_a_pop_without_chat_jobs_declares_nothing_of_chat() -> None:
+    declared = read(**(CHAT | {"chat_jobs": False, "chat_features": ["seed"]}))
+
+    assert declared == ("w", Declaration(models=("m",)))
+
+
+def test_a_chat_declaration_keeps_what_we_know() -> None:
+    declared = read(
+        **CHAT,
+        prompt_jobs=False,
+        chat_features=["tools", "prompt_overflow_refused", "telepathy", "tools"],
+        image_transports=["url", "carrier_pigeon"],
+        bridge_agent="agent:1:url",
+        threads=2,
+        unknown={"ignored": True},
+    )
+
+    assert declared.declaration == Declaration(
+        models=("m",),
+        bridge_agent="agent:1:url",
+        threads=2,
+        chat_jobs=True,
+        prompt_jobs=False,
+        model_id="m",
+        chat_features=("prompt_overflow_refused", "tools"),
+        chat_max_context_length=4096,
+        chat_max_length=512,
+        image_transports=("url",),
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        CHAT | {"chat_limits": None},
+        CHAT | {"model_id": None},
+        CHAT | {"model_id": "other"},
+        {"prompt_jobs": False},
+        CHAT | {"chat_limits": {"max_length": 1}},
+        CHAT | {"chat_limits": CHAT["chat_limits"] | {"tools_max_temperature": -1}},  # type: ignore[operator]
+        CHAT | {"chat_features": "seed"},
+    ],
+)
+def test_an_incomplete_declaration_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ChatDeclarationInvalid):
+        read(**changed)
+
+
+def test_a_number_beyond_any_is_refused_as_declaration() -> None:
+    limits = b'{"max_context_length":1,"max_length":1,"tools_max_temperature":1e999}'
+    body = b'{"name":"w","models":["m"],"chat_limits":' + limits + b"}"
+
+    with pytest.raises(ChatDeclarationInvalid):
+        declaration.read(body)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": ""},
+        {"name": "   "},
+        {"name": "n" * 101},
+        {"name": 1},
+        {"models": []},
+        {"models": None},
+        {"models": ["private::eve#2"]},
+        {"threads": 0},
+        {"threads": 51},
+        {"amount": 21},
+        {"max_length": "512"},
+    ],
+)
+def test_other_misfits_are_bad_requests(changed: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest):
+        read(**changed)
+
+
+def test_nul_is_refused() -> None:
+    with pytest.raises(NulByteInPayload):
+        read(name="w\0")
+
+
+def test_deep_nesting_in_an_ignored_key_is_refused() -> None:
+    body = b'{"name":"w","models":["m"],"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+
+    with pytest.raises(Refused):
+        declaration.read(body)
+
+
+def test_private_models_are_served_by_their_owner() -> None:
+    assert read(models=["m::bob#1", "m::eve#2"]).declaration.models == ("m::bob#1",)
+
+
+def test_limits_are_cut_to_what_means_anything() -> None:
+    limits = {"max_context_length": 10**30, "max_length": 1}
+    declared = read(**(CHAT | {"chat_limits": limits}), max_length=-5).declaration
+
+    assert (declared.chat_max_context_length, declared.max_length) == (2**31 - 1, 0)
+
+
+def test_two_hundred_models_are_kept() -> None:
+    assert len(read(models=[f"m{n}" for n in range(300)]).declaration.models) == 200
