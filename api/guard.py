@@ -34,7 +34,9 @@ def _parsed(info: Any) -> Memory:
         text = info if isinstance(info, bytes) else info.encode()
         fields = {name: value.decode() for name, value in _FIELD.findall(text)}
         return Memory(int(fields[b"used_memory"]), frozenset({fields[b"maxmemory_policy"]}))
-    if "used_memory" in info:  # redis-py's cluster client parses it
+    if isinstance(info, list):  # redis-py's cluster client parses it, our link flattens that
+        info = dict(zip(info[::2], info[1::2], strict=True))
+    if "used_memory" in info:
         return Memory(int(info["used_memory"]), frozenset({str(info["maxmemory_policy"])}))
     nodes = [_parsed(node) for node in info.values()]
     return Memory(
