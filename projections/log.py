@@ -91,7 +91,7 @@ class Log:
         """Send pub/sub messages, in order. Every node of a cluster passes them on to all
         subscribers.
         """
-        if isinstance(self._client, RedisCluster):
+        if len(messages) == 1 or isinstance(self._client, RedisCluster):
             for channel, message in messages:
                 self._client.publish(channel, message)
             return

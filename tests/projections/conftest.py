@@ -14,7 +14,6 @@ from projections import log, session
 from projections.database import Database
 from projections.eligibility import ELIGIBILITY
 from projections.log import Log
-from projections.migrate import migrate
 from projections.projector import step
 from projections.session import Session
 from projections.status import STATUS
@@ -29,10 +28,9 @@ def keys() -> Keys:
 
 
 @pytest.fixture
-def url(database_url: str) -> str:
+def url(migrated_url: str) -> str:
     """A database of this test's own with all tables and no rows."""
-    migrate(database_url)
-    return database_url
+    return migrated_url
 
 
 @pytest.fixture

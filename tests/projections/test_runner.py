@@ -95,7 +95,7 @@ def test_it_applies_what_comes_and_notes_what_it_announced(
         eventually(lambda: reached(connected, story))
         eventually(lambda: checkpoint.read(connected, "status", 0).signalled == story.head)
         live = rows(connected)
-    assert locks(connected) == 0
+    eventually(lambda: locks(connected) == 0)  # the server frees them in its own time
 
     wipe(connected)
     with_hands = Log(client, keys, 0)
