@@ -41,6 +41,7 @@ _POLL_SECONDS = 0.05
 _READ_BYTES = 65_536
 _LINE_BYTES = 65_536  # a longer line is cut into several
 _QUEUED_LINES = 10_000
+_GATHER_SECONDS = 0.025  # before reading busy children: lines come by the chunk, not one by one
 
 
 class LogWriter:
@@ -262,7 +263,10 @@ class Supervisor:
         now = time.monotonic()
         restarts = [k.restart_at for k in self._keepers if k.restart_at and not self._stopping]
         timeout = max(0.0, min([seconds, *(at - now for at in restarts)]))
-        for key, _ in self._selector.select(timeout):
+        ready = self._selector.select(timeout)
+        if ready and all(key.data is not None for key, _ in ready):
+            time.sleep(_GATHER_SECONDS)
+        for key, _ in ready:
             if key.data is None:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, _READ_BYTES)
@@ -303,7 +307,7 @@ class Supervisor:
         while self._forward(keeper) is True:
             pass
         if keeper.buffer:
-            self._emit(keeper.command.name, keeper.buffer)
+            self._emit(keeper.command.name, [keeper.buffer])
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(child.output)
         child.reap()
@@ -326,19 +330,22 @@ class Supervisor:
         if len(keeper.buffer) > _LINE_BYTES:
             lines.append(keeper.buffer)
             keeper.buffer = b""
-        for line in lines:
-            self._emit(keeper.command.name, line)
+        self._emit(keeper.command.name, lines)
         return True
 
-    def _emit(self, name: str, line: bytes) -> None:
-        """Write a child's line: JSON objects as they are, plain text as the event of a line of
+    def _emit(self, name: str, lines: list[bytes]) -> None:
+        """Write a child's lines: JSON objects as they are, plain text as the event of a line of
         ours.
         """
-        text = line.decode(errors="replace").rstrip()
-        if text.startswith("{") and text.endswith("}"):
-            self._log.write(text + "\n")
-        elif text:
-            self._logger.info(text, process=name)
+        objects: list[str] = []
+        for line in lines:
+            text = line.decode(errors="replace").rstrip()
+            if text.startswith("{") and text.endswith("}"):
+                objects.append(text + "\n")
+            elif text:
+                self._logger.info(text, process=name)
+        if objects:
+            self._log.write("".join(objects))
 
     def _publish(self) -> None:
         """Bring run.json and the watchdog up to date."""
