@@ -17,6 +17,7 @@ from handlers.accounts import Accounts
 from handlers.chat import declaration, documents, payload, reply
 from handlers.errors import (
     BadRequest,
+    ChatJobAborted,
     ChatProgressUnavailable,
     ChatSubmitInvalid,
     DuplicateGen,
@@ -241,7 +242,7 @@ class Progress:
             raise ChatProgressUnavailable from error
         generation_id = canonical(post.id)
         if generation_id is None:
-            raise InvalidJobID
+            raise ChatJobAborted
         accepted = await progress(
             self._log, self._limits, account, generation_id, post.seq, content, reasoning
         )

@@ -1,0 +1,107 @@
+"""Bodies are bounded in size and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import falcon.asgi
+import pytest
+
+import api.errors
+from api import body
+from tests.api.asgi_client import Call
+
+MOST = 100
+
+
+class Echo:
+    """Answers with the size of what it got."""
+
+    async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
+        resp.media = len(await body.read(req, MOST, seconds=0.2))
+
+
+@pytest.fixture
+def app() -> falcon.asgi.App:
+    made = falcon.asgi.App()
+    api.errors.install(made)
+    made.add_route("/", Echo())
+    return made
+
+
+def call(app: falcon.asgi.App, **headers: str) -> Call:
+    return Call(
+        app, "POST", "/", {name.replace("_", "-"): value for name, value in headers.items()}
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1, MOST])
+async def test_a_body_up_to_the_cap_is_read(app: falcon.asgi.App, size: int) -> None:
+    declared = call(app, content_length=str(size)).start(b"x" * size)
+    await declared.ended()
+    assert (declared.status, declared.json) == (200, size)
+
+
+async def test_a_declared_length_above_the_cap_is_refused_whatever_comes(
+    app: falcon.asgi.App,
+) -> None:
+    refused = call(app, content_length=str(MOST + 1)).start(b"x" * (MOST + 1))
+    await refused.ended()
+
+    assert (refused.status, refused.json["rc"]) == (413, "RequestTooLarge")
+    assert refused.headers["connection"] == "close"
+
+
+async def test_a_chunked_body_is_refused_one_byte_past_the_cap(app: falcon.asgi.App) -> None:
+    fits = call(app, transfer_encoding="chunked").start(None)
+    fits.send(b"x" * (MOST - 1), more=True)
+    fits.send(b"x")
+    await fits.ended()
+    assert fits.json == MOST
+
+    refused = call(app, transfer_encoding="chunked").start(None)
+    refused.send(b"x" * MOST, more=True)
+    refused.send(b"x")
+    await refused.ended()
+    assert (refused.status, refused.json["rc"]) == (413, "RequestTooLarge")
+
+
+async def test_an_endless_body_is_drained_for_a_while_and_refused(
+    app: falcon.asgi.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "_DRAIN_BYTES", 2**20)
+    refused = call(app, transfer_encoding="chunked").start(None)
+    for _ in range(100):
+        refused.send(b"x" * 65536, more=True)
+    async with asyncio.timeout(1):
+        await refused.ended()
+
+    assert refused.json["rc"] == "RequestTooLarge"
+    assert refused.received < 40
+
+
+async def test_a_client_that_dribbles_is_cut_by_a_total_deadline(app: falcon.asgi.App) -> None:
+    slow = call(app, content_length="50").start(None)
+
+    async def dribble() -> None:
+        while True:
+            slow.send(b"x", more=True)
+            await asyncio.sleep(0.02)
+
+    dribbling = asyncio.create_task(dribble())
+    async with asyncio.timeout(1):
+        await slow.ended()
+    dribbling.cancel()
+
+    assert (slow.status, slow.json["rc"]) == (408, "RequestTimeout")
+    assert slow.headers["connection"] == "close"
+
+
+async def test_a_body_that_ends_early_is_refused(app: falcon.asgi.App) -> None:
+    cut = call(app, content_length="50").start(None)
+    cut.send(b"x" * 10)
+    await cut.ended()
+
+    assert (cut.status, cut.json["rc"]) == (400, "BadRequest")
+    assert json.dumps(cut.json)
