@@ -1,5 +1,4 @@
-"""What a batch of events does to the rows of one table, folded row by row before anything is
-written.
+"""What a batch of events does to the rows of one table, folded before anything is written.
 
 Statements grouped by kind would reorder the events of one row (an UPDATE before its INSERT). Here
 each row gets at most one change a batch, so the order in which kinds are written does not matter.
@@ -63,9 +62,7 @@ class Rows:
 
 
 def bounded(number: int) -> int:
-    """A number that someone else chose, cut to what a bigint column holds: no event may stop a
-    projector.
-    """
+    """A number of someone else's, cut to what a bigint holds: no event may stop a projector."""
     return max(-MOST, min(MOST, number))
 
 

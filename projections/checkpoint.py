@@ -1,6 +1,4 @@
-"""Where a projection stands in one partition's log: read, written and moved only by
-compare-and-set.
-"""
+"""Where a projection stands in a partition's log; moved only by compare-and-set."""
 
 from __future__ import annotations
 

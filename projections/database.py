@@ -1,6 +1,4 @@
-"""Postgres as the web processes use it: index look-ups, each with a deadline; nothing else waits on
-it.
-"""
+"""Postgres as web processes use it: index look-ups, each with a deadline."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ class DatabaseUnavailable(Exception):
 
 
 class Database:
-    """A few connections, the last used first. Each query has `timeout` seconds, a wait and a
-    connect included.
+    """A few connections; each query has `timeout` seconds, waiting and connecting included.
 
     A query runs in a task of its own: a caller that goes away takes no connection with it. A
     connection that failed or came late is dropped; the next query makes a new one, so a Postgres
@@ -46,8 +43,9 @@ class Database:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def fetch(self, query: bytes, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """All rows of one query. Raise DatabaseUnavailable without an answer in time, psycopg.Error
-        for a bug.
+        """All rows of one query.
+
+        Raise DatabaseUnavailable without an answer in time, psycopg.Error for a bug.
         """
         task = asyncio.get_running_loop().create_task(self._run(query, parameters))
         self._running.add(task)

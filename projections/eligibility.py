@@ -1,5 +1,4 @@
-"""What waits and who could take it: rows, the rules of eligibility, and the queries of pop and
-submit.
+"""What waits and who may take it: rows, rules, and the queries of pop and submit.
 
 The rules stand here twice. `fits` has all of them, on one request and one worker. The candidate
 query has those that a whole class of workers shares (an `Offer`), because a pop must find the few
@@ -155,8 +154,7 @@ def _worker(event: CheckedIn, recorded: Recorded) -> Row:
 
 
 def rank(priority: int, created_ms: int) -> int:
-    """Where a request stands: base priority in kudos less 5 for each second since it was made, in
-    thousandths.
+    """Where a request stands: its base priority less 5 kudos a second of age, in thousandths.
 
     All requests age alike, so this never changes. `priority` is in 10^-4 kudos.
     """
@@ -229,8 +227,9 @@ def _clean(model: str) -> str:
 
 
 class Offer(NamedTuple):
-    """What a worker declared, as far as the rules look at it. Workers with equal offers share
-    candidates.
+    """What a worker declared, as far as the rules look at it.
+
+    Workers with equal offers share candidates.
     """
 
     chat_model: str | None  # None: no chat jobs
@@ -246,8 +245,9 @@ class Offer(NamedTuple):
 
     @classmethod
     def of(cls, declared: Declaration, validated_backends: Collection[str] = ()) -> Offer:
-        """From a pop's declaration. `validated_backends` holds the names of validated bridge
-        agents.
+        """From a pop's declaration.
+
+        `validated_backends` holds the names of validated bridge agents.
         """
         chat = declared.chat_jobs
         return cls(
@@ -316,10 +316,10 @@ def fits(candidate: Candidate, worker: Worker, now_ms: int) -> str | None:
 
 
 def refusal(wanted: Wanted, worker: Worker) -> str | None:
-    """Which rule of eligibility (chat reference, *Eligibility*; text reference, 5.5) keeps them
-    apart; None: none.
+    """Which rule of eligibility keeps them apart; None: none.
 
-    The first that fails, by the words of a pop's `skipped`. A missing feature or guarantee is named
+    The rules are those of the chat reference, *Eligibility*, and the text reference, 5.5. The first
+    that fails is told, by the words of a pop's `skipped`. A missing feature or guarantee is named
     itself.
     """
     offer = worker.offer
@@ -391,8 +391,9 @@ def requirement_class(wanted: Wanted) -> str:
 
 
 def _round_up(limit: int) -> int:
-    """The next power of two: a class whose first row is above it for an offer's limit is so as a
-    whole.
+    """The next power of two.
+
+    If a class's first row is above that of an offer's limit, all its rows are above the limit.
     """
     return 1 << (max(1, bounded(limit)) - 1).bit_length()
 

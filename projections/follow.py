@@ -33,8 +33,7 @@ logger = structlog.get_logger()
 
 
 class Follower:
-    """Keeps the position of every projection and partition, by messages and, where those may be
-    lost, by reading.
+    """Keeps the position of every projection and partition, by messages and by reading.
 
     Messages come within the millisecond; they are hints. Whoever is about to say "no" reads the
     checkpoint with the rows (`status.load`) and believes that.
@@ -62,8 +61,9 @@ class Follower:
         self._on_status.append(callback)
 
     def on_queue(self, callback: Callable[[Sequence[str]], None]) -> None:
-        """Call with the models of jobs that began to wait, "" for those that take any. It must not
-        raise or block.
+        """Call with the models of jobs that began to wait, "" for those that take any.
+
+        It must not raise or block.
         """
         self._on_queue.append(callback)
 
@@ -91,9 +91,7 @@ class Follower:
         return True
 
     def stands_still(self, name: str, partition: int, head: Position, seconds: float) -> bool:
-        """Whether the model is behind `head` and has not moved since that was first seen, `seconds`
-        or more ago.
-        """
+        """Whether the model has been behind `head` for `seconds` without moving, as we saw it."""
         place = (name, partition)
         if self._positions[place] >= head:
             return False
@@ -158,9 +156,7 @@ class Follower:
     # by reading
 
     async def _read(self) -> None:
-        """Read checkpoints while it matters: often while someone waits, now and then while a model
-        is behind.
-        """
+        """Read checkpoints: often while someone waits, now and then while a model is behind."""
         while True:
             if not any(self._waiters.values()) and not self._behind:
                 self._stirred.clear()

@@ -1,6 +1,4 @@
-"""One partition's log as its readers see it, over a blocking client of their own; works on a
-cluster too.
-"""
+"""One partition's log as its readers see it, on one server or a cluster."""
 
 from __future__ import annotations
 
@@ -30,8 +28,9 @@ _TIMEOUT = 2.0
 
 @contextlib.contextmanager
 def connect(redis_url: str, *, block_s: float = 0.0) -> Iterator[Client]:
-    """A client whose reads may block so long. It retries nothing: its user backs off and connects
-    anew.
+    """A client whose reads may block so long.
+
+    It retries nothing: its user backs off and connects anew.
     """
     options: dict[str, Any] = {
         "protocol": 2,
@@ -88,8 +87,9 @@ class Log:
         return position == START
 
     def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Send pub/sub messages, in order. Every node of a cluster passes them on to all
-        subscribers.
+        """Send pub/sub messages, in order.
+
+        Every node of a cluster passes them on to all subscribers.
         """
         if len(messages) == 1 or isinstance(self._client, RedisCluster):
             for channel, message in messages:

@@ -1,6 +1,4 @@
-"""Bring a database's tables up to date: every file of `migrations/` once, in the order of their
-names.
-"""
+"""Bring a database's tables up to date: each file of `migrations/` once, in order."""
 
 from __future__ import annotations
 

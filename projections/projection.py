@@ -1,6 +1,4 @@
-"""What makes a projection: a name, a pure fold, the SQL function that writes what it folded, and
-what it announces.
-"""
+"""What makes a projection: a name, a pure fold, a SQL function that writes, and announcements."""
 
 from __future__ import annotations
 

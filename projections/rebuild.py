@@ -27,8 +27,7 @@ def rebuild(
     partitions: int,
     only: Sequence[int] | None = None,
 ) -> None:
-    """Drop the rows of each partition (or of `only` some) and fold its log again, up to its head of
-    this moment.
+    """Drop the rows of each partition (or of `only` some) and fold its log again, to its head now.
 
     Live runners find their checkpoint moved and exit, so it needs no stop of anything: whoever gets
     the lock then, this process or a runner that was started anew, does the folding, and the result

@@ -1,5 +1,4 @@
-"""The process of a projection: one thread for each partition, which stands by, takes it, and
-projects.
+"""The process of a projection: a thread for each partition stands by, takes it and projects.
 
 A thread has a Postgres session of its own, which holds the partition's advisory lock and writes its
 rows, and a Redis client of its own. Losing either is waited out; a stop (an unknown event, lost
@@ -161,9 +160,7 @@ class _Process:
 
 
 class _Connection:
-    """Whether a server answers: logs each change once, and says how long to wait before the next
-    attempt.
-    """
+    """Whether a server answers; logs each change once and says how long to wait."""
 
     def __init__(self, server: str, projection: str, partition: int) -> None:
         self._logger = logger.bind(server=server, projection=projection, partition=partition)
@@ -253,9 +250,7 @@ class _Partition:
         return False
 
     def _project(self, connected: session.Session) -> bool:
-        """Project until the process stops, or (True) our surplus is given back; Redis may come and
-        go.
-        """
+        """Project until the process stops or (True) our surplus is to be given back."""
         while not self._process.stopping():
             try:
                 with log.connect(self._process.redis_url, block_s=_BLOCK_S) as client:

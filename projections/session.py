@@ -1,6 +1,4 @@
-"""A projector's session with Postgres: plain, autocommit, and dead within seconds when its server
-is.
-"""
+"""A projector's session with Postgres: plain, autocommit, dead soon after its server."""
 
 from __future__ import annotations
 
@@ -43,8 +41,9 @@ def _key(what: str) -> int:
 
 
 def try_lock(session: Session, name: str, partition: int) -> bool:
-    """Take the right to project this partition; False if another session has it. Ends with the
-    session.
+    """Take the right to project this partition; False if another session has it.
+
+    It ends with the session.
     """
     return _flag(session, "SELECT pg_try_advisory_lock(%s, %s)", _key(name), partition)
 

@@ -1,6 +1,4 @@
-"""What the status routes answer: each request with its generations. Rows, completion signals and
-queries.
-"""
+"""What the status routes answer: rows, completion signals and queries."""
 
 from __future__ import annotations
 
