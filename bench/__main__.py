@@ -20,6 +20,7 @@ from bench import report
 from bench.rig import BenchFailed, Generator, Result, Target, ceilings, facts, folder, service
 
 WARM_UP = 1.0
+REST = 2.0
 CONNECTIONS = 16
 PAIRS = 8
 RATE = 20.0
@@ -27,20 +28,28 @@ POSTS = 900  # of a generation; the service allows 1000
 
 
 def measure(
-    generator: Generator, targets: tuple[Target, Target, Target], seconds: float
+    generator: Generator,
+    targets: tuple[Target, Target, Target],
+    seconds: float,
+    repeated: list[str],
 ) -> dict[str, Result]:
-    """One round: every measurement once."""
+    """One round: every measurement once. One that fails is repeated, and told in `repeated`."""
     hello, store, horde = targets
     found: dict[str, Result] = {}
 
     def take(name: str, target: Target, **task: Any) -> Result:
         report.note(name)
+        whole = {"warm_up": WARM_UP, "seconds": seconds, **task}
         try:
-            found[name] = generator.perform(
-                target, {"warm_up": WARM_UP, "seconds": seconds, **task}
-            )
+            found[name] = generator.perform(target, whole)
         except BenchFailed as error:
-            raise BenchFailed(f"{name}: {error}") from error
+            report.note(f"{name}: {error}; once more")
+            repeated.append(f"{name}: {error}")
+            time.sleep(REST)
+            try:
+                found[name] = generator.perform(target, whole)
+            except BenchFailed as again:
+                raise BenchFailed(f"{name}: {again}") from again
         return found[name]
 
     take("hello", hello, kind="closed", request="hello", connections=CONNECTIONS)
@@ -82,6 +91,7 @@ def main(rounds: int, seconds: float, file: Path) -> None:
         "pinned": f"load generator on core {core}; no server is pinned",
     }
     results: dict[str, list[Result]] = defaultdict(list)
+    repeated: list[str] = []
     started = time.monotonic()
     try:
         with folder() as where, ceilings(where) as (hello, store), service(where) as horde:
@@ -89,13 +99,15 @@ def main(rounds: int, seconds: float, file: Path) -> None:
             try:
                 for number in range(rounds):
                     report.note(f"round {number + 1} of {rounds}", heading=True)
-                    for name, result in measure(generator, (hello, store, horde), seconds).items():
+                    found = measure(generator, (hello, store, horde), seconds, repeated)
+                    for name, result in found.items():
                         results[name].append(result)
             finally:
                 generator.close()
     except BenchFailed as error:
         sys.exit(f"bench: {error}")
     summary = report.summarise(results)
+    told["repeated"] = repeated
     told["took_seconds"] = round(time.monotonic() - started, 1)
     report.show(summary, told)
     file.parent.mkdir(parents=True, exist_ok=True)

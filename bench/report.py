@@ -22,7 +22,10 @@ _MOST_CPU = 70.0
 _AIM_CPU = 45.0
 _LEAST_PROGRESS = 0.6
 _MOST_HAND_OVER = 8.0
+_PLAIN_WIDTH = 150  # of output that goes to no terminal
 _console = Console(highlight=False)
+if not _console.is_terminal:
+    _console.width = _PLAIN_WIDTH
 
 
 def note(text: str, *, heading: bool = False) -> None:
@@ -149,6 +152,8 @@ def show(summary: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         verdict = "[green]met[/]" if each["met"] else "[red]missed[/]"
         verdicts.add_row(each["name"], f"{each['value']:.2f}", wanted, verdict)
     _console.print(verdicts)
+    for each in told["repeated"]:
+        _console.print(f"repeated: {each}", style="yellow")
     _console.print(
         f"{told['cpu']}, {told['cores']} cores, Python {told['python']}; {told['pinned']}; "
         f"{told['rounds']} rounds of {told['seconds']:g} s; CPU is that of "
