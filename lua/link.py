@@ -25,7 +25,15 @@ from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import (
+    ClusterDownError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 __all__ = [
     "ClusterLink",
@@ -48,6 +56,19 @@ class Unavailable(Exception):
         super().__init__(reason)
         self.sent = sent
         """Whether the command may have been executed."""
+
+
+# What a server says that cannot serve just now: it loads its data, lost its master or its replicas,
+# cannot write to its disk. It executed nothing.
+_NOT_NOW = (RedisConnectionError, ClusterDownError, ReadOnlyError, TryAgainError)
+_NOT_NOW_WORDS = ("NOREPLICAS ", "MISCONF ", "BUSY ")
+
+
+def _told(error: Exception) -> Exception:
+    """An error reply as the caller is to see it."""
+    if isinstance(error, _NOT_NOW) or str(error).startswith(_NOT_NOW_WORDS):
+        return Unavailable(str(error), sent=False)
+    return error
 
 
 class Redis(Protocol):
@@ -181,7 +202,7 @@ class Link:
             if answer.done():
                 continue
             if isinstance(reply, Exception):
-                answer.set_exception(reply)
+                answer.set_exception(_told(reply))
             else:
                 answer.set_result(reply)
 
@@ -219,9 +240,9 @@ class ClusterLink:
         try:
             async with asyncio.timeout(self._timeout):
                 return _flat(await self._cluster.execute_command(*command))
-        except ResponseError:
-            raise
-        except (RedisError, OSError, TimeoutError) as error:
+        except ResponseError as error:
+            raise _told(error) from error
+        except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
             raise Unavailable(str(error) or type(error).__name__, sent=True) from error
 
     async def scan(self, pattern: str) -> AsyncIterator[str]:
@@ -267,7 +288,7 @@ class Tail:
         try:
             async with asyncio.timeout(block_ms / 1000 + 2.0):
                 answer = await self._client.xread({stream: after}, count=count, block=block_ms)
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
             raise Unavailable(str(error) or type(error).__name__, sent=True) from error
         return answer[0][1] if answer else []
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import redis
 
 from lua.link import Link, ResponseError, Unavailable, connect
 from lua.scripts import Refusal, Scripts
@@ -56,6 +57,40 @@ async def test_an_error_reply_is_its_command_s_alone(link: Link) -> None:
 
     assert answers[0] == answers[2] == b"x"
     assert isinstance(answers[1], ResponseError)
+
+
+@pytest.mark.parametrize("kind", ["redis_url", "cluster_url"])
+async def test_a_server_that_cannot_serve_just_now_is_unavailable(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """As while it loads its data: it answers, but executes nothing."""
+    url = request.getfixturevalue(kind)
+    link = await connect(url)
+    with redis.Redis.from_url(url) as operator:
+        operator.config_set("min-replicas-to-write", 1)
+        try:
+            with pytest.raises(Unavailable) as refused:
+                await link.call("SET", "k", "v")
+        finally:
+            operator.config_set("min-replicas-to-write", 0)
+
+    assert not refused.value.sent
+    await link.close()
+
+
+@pytest.mark.parametrize("stale", ["yes", "no"])
+async def test_a_replica_is_unavailable(link: Link, stale: str) -> None:
+    """It answers READONLY, or MASTERDOWN."""
+    await link.call("CONFIG", "SET", "replica-serve-stale-data", stale)
+    await link.call("REPLICAOF", "127.0.0.1", "1")
+    try:
+        with pytest.raises(Unavailable) as refused:
+            await link.call("SET", "k", "v")
+    finally:
+        await link.call("REPLICAOF", "NO", "ONE")
+        await link.call("CONFIG", "SET", "replica-serve-stale-data", "yes")
+
+    assert not refused.value.sent
 
 
 async def test_a_large_answer_comes_whole(link: Link) -> None:

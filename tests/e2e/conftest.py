@@ -1,0 +1,164 @@
+"""A running service that several tests share, on servers that the tests can stop and pause."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from events.base import Event
+from events.keys import Keys
+from handlers.log import Log
+from handlers.replay import read_log
+from hordechat.datadir import free_port
+from hordechat.embedded import postgres, valkey
+from hordechat.process import Child, Service, wait_ready
+from lua.link import connect
+from tests.conftest import database_named
+from tests.e2e.harness import Up, family, known
+
+PARTITIONS = 4
+PROCFILE = """\
+release: hordechat migrate
+web: hordechat web
+projector_status: hordechat projector status --take 2
+projector_eligibility: hordechat projector eligibility
+settler: hordechat settler
+janitor: hordechat janitor
+"""
+
+
+class Server:
+    """A server under our control: stopped, started again, paused."""
+
+    def __init__(self, service: Service, log: Path) -> None:
+        self.service = service
+        self._log = log
+        self._child: Child | None = None
+        self._paused: list[int] = []
+
+    def start(self) -> None:
+        """Start it, and wait until it serves."""
+        self.service.prepare()
+        with self._log.open("ab") as output:
+            self._child = Child(self.service.command, output)
+        wait_ready(self._child, self.service.probe, 30)
+
+    def stop(self) -> None:
+        """Stop it in order."""
+        self.resume()
+        if self._child is not None:
+            self._child.stop()
+            self._child = None
+
+    def pause(self) -> None:
+        """It hangs: every process of it stands still."""
+        assert self._child is not None
+        self._paused = family(self._child.pid)
+        for pid in self._paused:
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """It goes on."""
+        for pid in reversed(self._paused):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._paused = []
+
+
+@dataclass
+class Pool:
+    """The service, two accounts, and its servers."""
+
+    up: Up
+    client: str
+    owner: str
+    redis: Server
+    postgres: Server
+    keys: Keys
+
+    @contextlib.asynccontextmanager
+    async def log(self) -> AsyncIterator[Log]:
+        """The event log, for a look."""
+        opened = Log(await connect(self.redis.service.url, timeout=10), self.keys, test=True)
+        try:
+            yield opened
+        finally:
+            await opened.close()
+
+    async def events(self) -> list[Event]:
+        """Every event, partition by partition."""
+        async with self.log() as log:
+            return [
+                entry.recorded.event
+                for partition in log.keys.all()
+                async for page in read_log(log, partition)
+                for entry in page
+            ]
+
+    async def pass_time(self, seconds: float) -> None:
+        """Move every partition's clock forward through its seam."""
+        async with self.log() as log:
+            for partition in self.keys.all():
+                control = self.keys.control(partition)
+                await log.read("HINCRBY", control, "clock_ms", int(seconds * 1000))
+
+
+@pytest.fixture(scope="session")
+def e2e_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Postgres that only these tests use."""
+    folder = tmp_path_factory.mktemp("e2e-postgres")
+    service = postgres.service(folder / "data", free_port(), password="test", durable=False)
+    server = Server(service, folder / "log")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session", params=["plain", "cluster"])
+def pool(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    e2e_postgres: Server,
+) -> Iterator[Pool]:
+    """The service with four partitions and two web processes, on a single Valkey or a cluster."""
+    kind = request.param
+    folder = tmp_path_factory.mktemp(f"e2e-{kind}")
+    redis = Server(
+        valkey.service(folder / "valkey", free_port(), cluster=kind == "cluster"),
+        folder / "valkey.log",
+    )
+    redis.start()
+    with psycopg.connect(e2e_postgres.service.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {kind}".encode())
+    up = Up(
+        folder / "up",
+        *("--web-workers", "2", "--partitions", str(PARTITIONS)),
+        env={
+            "REDIS_URL": redis.service.url,
+            "DATABASE_URL": database_named(e2e_postgres.service.url, kind),
+            "HORDE_TEST": "true",
+        },
+        procfile=PROCFILE,
+    )
+    try:
+        up.start()
+        client, owner = asyncio.run(up.users("client", "owner", flags=("--kudos", "1000")))
+        asyncio.run(known(up.url, owner, client))
+        yield Pool(up, client, owner, redis, e2e_postgres, Keys(PARTITIONS))
+        assert up.end() == 0, up.program.tail()
+        assert up.bugs() == []
+    finally:
+        up.end()
+        redis.stop()
+
+
+only_plain = pytest.mark.parametrize("pool", ["plain"], indirect=True)
+"""For what a cluster does not change."""

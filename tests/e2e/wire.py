@@ -1,0 +1,100 @@
+"""One keep-alive connection to the service, with a deadline for every call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+
+class Answer(NamedTuple):
+    """A whole response."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: dict[str, Any]
+    seconds: float
+
+    @property
+    def rc(self) -> str | None:
+        """The return code of a refusal."""
+        return self.body.get("rc")
+
+
+class NoAnswer(Exception):
+    """The connection ended, could not be opened, or stayed silent: whether it took effect is
+    unknown.
+    """
+
+
+class Http:
+    """Sends one request at a time; connects again by itself."""
+
+    def __init__(self, url: str, key: str = "") -> None:
+        parts = urlsplit(url)
+        self._address = (parts.hostname or "", parts.port or 80)
+        self._key = key
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        wait: int = 0,
+        seconds: float = 10.0,
+    ) -> Answer:
+        """Send, and read the whole answer; `wait` goes into Prefer and is added to the deadline.
+
+        Raise NoAnswer.
+        """
+        content = b"" if body is None else json.dumps(body).encode()
+        head = [f"{method} {path} HTTP/1.1", "host: test", f"content-length: {len(content)}"]
+        if self._key:
+            head.append(f"apikey: {self._key}")
+        if wait:
+            head.append(f"prefer: wait={wait}")
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        whole = False
+        try:
+            async with asyncio.timeout(seconds + wait):
+                if self._streams is None:
+                    self._streams = await asyncio.open_connection(*self._address)
+                reader, writer = self._streams
+                writer.write("\r\n".join([*head, "", ""]).encode() + content)
+                await writer.drain()
+                status, headers, raw = await _read(reader)
+            whole = headers.get("connection") != "close"
+        except (OSError, EOFError, TimeoutError, ValueError) as error:
+            raise NoAnswer(f"{method} {path}: {error!r}") from error
+        finally:
+            if not whole:
+                self.close()
+        return Answer(status, headers, json.loads(raw) if raw else {}, loop.time() - started)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+        await asyncio.sleep(0)  # in which the transport lets go of its socket
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._streams is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone
+                self._streams[1].transport.abort()
+            self._streams = None
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+    pairs = (line.split(":", 1) for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, value in pairs}
+    raw = await reader.readexactly(int(headers.get("content-length", "0")))
+    return int(first.split()[1]), headers, raw
