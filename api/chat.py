@@ -14,11 +14,17 @@ from api.availability import Availability
 from api.errors import JSON
 from api.guard import MemoryGuard
 from api.ids import canonical
-from api.status import Status, StatusReader
+from api.status import Reading, Status, StatusReader
 from handlers.accounts import Account, Accounts
 from handlers.cancel import cancel
 from handlers.chat import pricing, request
-from handlers.errors import RequestNotFound, Unserved
+from handlers.errors import (
+    DatabaseUnavailable,
+    ReadModelBehind,
+    RedisUnavailable,
+    RequestNotFound,
+    Unserved,
+)
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.submit import NewRequest, submit
@@ -154,11 +160,16 @@ class ChatStatus:
         The cancel is carried out even where that status cannot be read.
         """
         id_ = _known(request_id)
+        reading: Reading | None = None
         unread: Unserved | None = None
         try:
-            _answer(resp, (await self._reader.read(id_)).status)
-        except Unserved as error:
+            reading = await self._reader.read(id_)
+        except (DatabaseUnavailable, ReadModelBehind) as error:
             unread = error
+        if reading is not None:
+            if reading.position is None:  # asking Redis once more would take as long again
+                raise RedisUnavailable
+            _answer(resp, reading.status)
         await cancel(self._log, self._limits, id_)
         if unread is not None:
             raise unread

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 
 class Proxy:
@@ -14,7 +14,11 @@ class Proxy:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._target = (parts.hostname or "127.0.0.1", parts.port or 6379)
+        self._target: str | tuple[str, int] = (parts.hostname or "127.0.0.1", parts.port or 6379)
+        query = parse_qs(parts.query)
+        if "host" in query:  # Postgres on a unix socket
+            self._target = f"{query['host'][0]}/.s.PGSQL.{query['port'][0]}"
+            parts = parts._replace(query="")
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._drops = 0
@@ -67,6 +71,11 @@ class Proxy:
         self.dropped += 1
         return True
 
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._target, str):
+            return await asyncio.open_unix_connection(self._target)
+        return await asyncio.open_connection(*self._target)
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -75,7 +84,7 @@ class Proxy:
         upstream: asyncio.StreamWriter | None = None
         try:
             await self._flowing.wait()
-            answers, upstream = await asyncio.open_connection(*self._target)
+            answers, upstream = await self._connect()
             pumps = [
                 asyncio.ensure_future(self._pump(reader, upstream, answers=False)),
                 asyncio.ensure_future(self._pump(answers, writer, answers=True)),

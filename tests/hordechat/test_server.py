@@ -1,0 +1,200 @@
+"""The web process as the operating system sees it: sockets, signals, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from hordechat import commands, settings
+from hordechat.datadir import free_port
+from tests.api.site import BODY, POP
+
+DRAIN_SECONDS = 2
+
+
+@dataclass
+class Web:
+    """A running `hordechat web`."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    key: str
+    environ: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def workers(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[socket.socket]:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as opened:
+            yield opened
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait for it."""
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def ready(web: Web) -> bool:
+    try:
+        return httpx.get(f"{web.url}/health/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture
+def web(redis_url: str, migrated_url: str, tmp_path: Path) -> Iterator[Web]:
+    port = free_port()
+    environ = {
+        "REDIS_URL": redis_url,
+        "DATABASE_URL": migrated_url,
+        "HORDE_SECRET": "s",
+        "HORDE_DRAIN_SECONDS": str(DRAIN_SECONDS),
+        "HORDE_WEB_WORKERS": "2",
+    }
+    loaded = settings.load(environ)
+    commands.migrate(loaded)
+    user = commands.user_create(loaded, name="o", kudos=0, trusted=False, moderator=False)
+    command = [sys.executable, "-m", "hordechat", "web", "--port", str(port)]
+    command += ["--data-dir", str(tmp_path)]
+    with (tmp_path / "web.log").open("wb") as out:
+        process = subprocess.Popen(command, env=os.environ | environ, stderr=out)
+        made = Web(process, port, str(user["api_key"]), environ)
+        try:
+            until(lambda: ready(made), 30)
+            yield made
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            process.wait(20)
+    lines = (tmp_path / "web.log").read_text().splitlines()
+    assert all(json.loads(line)["process"] == "web" for line in lines)
+    errors = [line for line in lines if '"level":"error"' in line]
+    assert not [line for line in errors if "SIGKILL" not in line]
+
+
+def test_sigterm_ends_waiting_calls_with_their_answer_and_exits_in_time(web: Web) -> None:
+    headers = {"apikey": web.key}
+    queued = httpx.post(f"{web.url}/v2/generate/chat/async", json=BODY, headers=headers)
+    assert queued.status_code == 202
+    answers: list[httpx.Response] = []
+
+    def pop(n: int) -> None:
+        waits = headers | {"prefer": "wait=30"}
+        answers.append(
+            httpx.post(
+                f"{web.url}/v2/generate/text/pop",
+                json=POP | {"name": f"w{n}"},
+                headers=waits,
+                timeout=30,
+            )
+        )
+
+    callers = [threading.Thread(target=pop, args=(n,)) for n in range(6)]
+    for caller in callers:
+        caller.start()
+    time.sleep(1)  # they wait by now; nothing that could be asked says so
+
+    started = time.monotonic()
+    web.process.send_signal(signal.SIGTERM)
+    for caller in callers:
+        caller.join(10)
+    code = web.process.wait(10)
+
+    assert [answer.status_code for answer in answers] == [200] * 6
+    assert all(answer.json()["id"] is None for answer in answers)
+    assert code == 0
+    assert time.monotonic() - started < DRAIN_SECONDS
+
+
+def test_workers_do_not_outlive_a_killed_master(web: Web) -> None:
+    workers = web.workers()
+    assert len(workers) == 2
+
+    web.process.kill()
+
+    _, alive = psutil.wait_procs(workers, timeout=5)
+    assert not alive
+
+
+def test_a_killed_worker_is_replaced(web: Web) -> None:
+    first = {worker.pid for worker in web.workers()}
+    for worker in web.workers():
+        worker.kill()
+
+    until(lambda: len({each.pid for each in web.workers()} - first) == 2)
+    until(lambda: ready(web))
+
+
+def test_an_early_refusal_reaches_a_client_that_is_still_sending(web: Web) -> None:
+    """And what follows on the connection is not taken for a request."""
+    size = 40 * 2**20
+    head = (
+        "POST /v2/generate/chat/async HTTP/1.1\r\nHost: x\r\n"
+        f"apikey: {web.key}\r\nContent-Length: {size}\r\n\r\n"
+    )
+    with web.connection() as opened:
+        opened.sendall(head.encode())
+        opened.sendall(b"GET /health/live HTTP/1.1\r\n\r\n" * 1000)
+        opened.sendall(b"x" * (size - 29_000))
+        answer = b""
+        while chunk := opened.recv(65536):
+            answer += chunk
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.count(b"HTTP/1.1") == 1
+    assert b"RequestTooLarge" in answer
+
+
+def test_a_chunked_body_without_end_is_cut(web: Web) -> None:
+    head = b"POST /v2/generate/text/pop HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    piece = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+    with web.connection() as opened:
+        opened.sendall(head)
+        with contextlib.suppress(OSError):
+            for _ in range(10_000):
+                opened.sendall(piece)
+        sent = opened.recv(65536)
+
+    assert b" 413 " in sent or sent == b""
+    memory = max(worker.memory_info().rss for worker in web.workers())
+    assert memory < 400 * 2**20
+
+
+def test_connections_are_kept_between_requests_also_after_a_refusal(web: Web) -> None:
+    with httpx.Client(base_url=web.url) as client:
+        refused = client.post("/v2/generate/chat/async", content=b"{")
+        assert refused.status_code == 400
+        assert "connection" not in refused.headers
+        assert client.get("/health/live").json() == {"status": "ok"}
+
+
+def test_a_head_without_end_is_cut(web: Web) -> None:
+    with web.connection() as opened:
+        opened.sendall(b"GET / HTTP/1.1\r\nx-long: ")
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            for _ in range(1000):
+                opened.sendall(b"x" * 65536)
+
+    assert ready(web)
