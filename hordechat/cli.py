@@ -79,7 +79,29 @@ _take = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Group(click.Group):
+    """Says in one sentence what an operator can mend; anything else is a bug and shows where."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except Exception as error:
+            from psycopg import OperationalError
+
+            from handlers.errors import RedisUnavailable
+            from hordechat.opening import CannotOpen
+            from lua.link import Unavailable
+
+            if isinstance(error, CannotOpen | OperationalError):
+                raise click.ClickException(str(error).strip()) from None
+            if isinstance(error, RedisUnavailable | Unavailable):
+                raise click.ClickException("Redis does not answer.") from None
+            raise
+
+
+@click.group(
+    cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="hordechat")
 def main() -> None:
     """A job broker for chat models: clients submit, volunteer workers pull, stream and answer."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from api.health import MayEvict, redis_check
 from events import codec
 from events.base import Position
 from handlers.accounts import open_account, open_anonymous
@@ -21,7 +22,7 @@ from handlers.replay import read_log, rebuild_state
 from handlers.settle import Settler
 from handlers.verify import verify as compare
 from hordechat.duty import Duty
-from hordechat.opening import limits_of, open_log
+from hordechat.opening import CannotOpen, limits_of, open_log
 from hordechat.settings import Settings
 from lua.link import Link, Tail, Unavailable
 
@@ -62,7 +63,18 @@ def migrate(settings: Settings) -> None:
 
     migrate_database(settings.database_url)
     if settings.redis_url:
-        _with_log(settings, open_anonymous)
+        _with_log(settings, _first)
+
+
+async def _first(log: Log) -> None:
+    """What a log needs before anything runs on it."""
+    try:
+        await redis_check(log)()
+    except MayEvict as error:
+        raise CannotOpen(
+            f"Redis may throw away what was acknowledged: its {error}. Set it, and start again."
+        ) from error
+    await open_anonymous(log)
 
 
 def projector(settings: Settings, *, name: str, take: int | None) -> None:
@@ -179,7 +191,7 @@ async def _wait_for_log(settings: Settings, stop: asyncio.Event) -> Log | None:
     while not stop.is_set():
         try:
             return await open_log(settings)
-        except (RedisUnavailable, Unavailable, OSError) as error:
+        except (RedisUnavailable, Unavailable) as error:
             logger.warning("waits_for_redis", reason=str(error))
             await asyncio.sleep(RETRY_SECONDS)
     return None

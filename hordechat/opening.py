@@ -7,7 +7,11 @@ from hordechat.settings import Settings
 from lua.link import connect
 
 
-class WrongPartitions(Exception):
+class CannotOpen(Exception):
+    """These servers are not fit to run on; the message says why."""
+
+
+class WrongPartitions(CannotOpen):
     """The deployment was started with another number of partitions; it cannot change."""
 
 

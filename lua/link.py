@@ -298,10 +298,15 @@ class Tail:
 
 
 async def connect(url: str, *, timeout: float = 0.6) -> Redis:
-    """The right link for the server behind `url`: it is asked whether it runs as a cluster."""
+    """The right link for the server behind `url`: it is asked whether it runs as a cluster.
+
+    Raise Unavailable.
+    """
     probe = blocking_client(url, timeout=timeout)
     try:
         info = await probe.info("cluster")
+    except (RedisError, OSError) as error:
+        raise Unavailable(str(error) or type(error).__name__, sent=False) from error
     finally:
         await probe.aclose()
     return (

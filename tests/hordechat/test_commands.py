@@ -1,0 +1,49 @@
+"""What the subcommands say when the servers are not fit."""
+
+from __future__ import annotations
+
+import redis
+from click.testing import CliRunner
+
+from hordechat.cli import main
+
+
+def test_a_redis_that_may_evict_is_refused(
+    clean_redis: redis.Redis, redis_url: str, database_url: str
+) -> None:
+    clean_redis.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        result = _migrate(redis_url, database_url)
+    finally:
+        clean_redis.config_set("maxmemory-policy", "noeviction")
+
+    assert result.exit_code == 1
+    assert "maxmemory-policy is allkeys-lru" in result.output
+    assert not clean_redis.keys("*event*")
+
+
+def test_the_number_of_partitions_is_fixed_at_the_first_start(
+    redis_url: str, database_url: str
+) -> None:
+    assert _migrate(redis_url, database_url).exit_code == 0
+
+    result = _migrate(redis_url, database_url, HORDE_PARTITIONS="4")
+
+    assert result.exit_code == 1
+    assert "has 1 partitions, HORDE_PARTITIONS says 4" in result.output
+
+
+def test_servers_that_do_not_answer_are_said_to(database_url: str, unused_tcp_port: int) -> None:
+    result = _migrate(f"redis://127.0.0.1:{unused_tcp_port}", database_url)
+    assert (result.exit_code, "Redis does not answer" in result.output) == (1, True)
+
+    result = _migrate("redis://127.0.0.1:1", f"postgresql://x@127.0.0.1:{unused_tcp_port}/x")
+    assert (result.exit_code, "refused" in result.output) == (1, True)
+
+
+def _migrate(redis_url: str, database_url: str, **environ: str):
+    return CliRunner().invoke(
+        main,
+        ["migrate"],
+        env={"REDIS_URL": redis_url, "DATABASE_URL": database_url, "HORDE_SECRET": "x", **environ},
+    )
