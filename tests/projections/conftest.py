@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -93,3 +94,10 @@ def rows(connected: Session) -> dict[str, list[Any]]:
 
 def wipe(connected: Session) -> None:
     connected.execute(f"TRUNCATE checkpoints, {', '.join(TABLES)}")
+
+
+def eventually(done: Callable[[], bool], seconds: float = 5) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.02)

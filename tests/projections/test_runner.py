@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -26,7 +26,7 @@ from projections.rebuild import rebuild
 from projections.runner import run
 from projections.session import Session
 from projections.status import STATUS
-from tests.projections.conftest import rows, wipe
+from tests.projections.conftest import eventually, rows, wipe
 from tests.projections.histories import Story, append, random_story
 
 
@@ -59,13 +59,6 @@ def running(**given: Any) -> Iterator[Running]:
     finally:
         runner.stop.set()
         assert runner.ended()
-
-
-def eventually(done: Callable[[], bool], seconds: float = 5) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.02)
 
 
 def reached(connected: Session, story: Story, partition: int = 0) -> bool:
