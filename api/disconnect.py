@@ -33,6 +33,12 @@ def watch(scope: Scope) -> None:
         call.watch()
 
 
+def complete(scope: Scope) -> bool:
+    """Whether all of the request's body is here, as far as we know."""
+    call = scope.get(_KEY)
+    return isinstance(call, _Call) and call.complete
+
+
 class CancelOnDisconnect:
     """Cancels the handler of a request whose client disconnects.
 

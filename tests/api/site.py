@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from api.app import Parts, create_app
+from events.keys import Keys
 from handlers.accounts import ANONYMOUS_KEY, open_account, open_anonymous
 from hordechat import wiring
 from hordechat.opening import open_log
@@ -36,17 +37,19 @@ MESSAGE = {"role": "assistant", "content": "hello"}
 
 
 class Projecting:
-    """Both projections of one partition, stepped by hand."""
+    """Both projections of every partition, stepped by hand."""
 
-    def __init__(self, redis_url: str, database_url: str) -> None:
+    def __init__(self, redis_url: str, database_url: str, partitions: int) -> None:
         self._stack = contextlib.ExitStack()
         client = self._stack.enter_context(log.connect(redis_url))
+        keys = Keys(partitions)
         self._steps = []
         for projection in (STATUS, ELIGIBILITY):
-            connected = self._stack.enter_context(session.connect(database_url, "test"))
-            projector = Projector(projection, Log(client, wiring_keys(), 0), connected)
-            projector.resume()
-            self._steps.append(projector)
+            for partition in keys.all():
+                connected = self._stack.enter_context(session.connect(database_url, "test"))
+                projector = Projector(projection, Log(client, keys, partition), connected)
+                projector.resume()
+                self._steps.append(projector)
 
     def step(self) -> None:
         """Catch up with the log."""
@@ -57,13 +60,6 @@ class Projecting:
     def close(self) -> None:
         """Let go."""
         self._stack.close()
-
-
-def wiring_keys() -> Any:
-    """Key names of one partition."""
-    from events.keys import Keys
-
-    return Keys(1)
 
 
 @dataclass
@@ -77,14 +73,14 @@ class Site:
     owner_key: str
     projecting: Projecting
     anonymous: str = ANONYMOUS_KEY
-    _task: asyncio.Task[None] | None = field(default=None)
 
     async def project(self) -> None:
         """Let the read models catch up with the log, and the process hear of it."""
         await asyncio.to_thread(self.projecting.step)
-        head = await self.parts.log.head(0)
-        for name in ("status", "eligibility"):
-            assert await self.parts.follower.reached(name, 0, head, 2.0)
+        for partition in self.parts.log.keys.all():
+            head = await self.parts.log.head(partition)
+            for name in ("status", "eligibility"):
+                assert await self.parts.follower.reached(name, partition, head, 5.0)
 
     @contextlib.asynccontextmanager
     async def projected(self) -> AsyncIterator[None]:
@@ -180,8 +176,9 @@ class Site:
 
     async def log_length(self) -> int:
         """How many events there are."""
-        log_ = self.parts.log
-        return int(await log_.read("XLEN", log_.keys.events(0)))
+        keys = self.parts.log.keys
+        streams = [keys.events(partition) for partition in keys.all()]
+        return sum([int(await self.parts.log.read("XLEN", stream)) for stream in streams])
 
 
 @contextlib.asynccontextmanager
@@ -192,7 +189,7 @@ async def opened(
     settings = Settings(
         redis_url=redis_url, database_url=database_url, secret=SECRET, test=True, **changed
     )
-    projecting = Projecting(*(around or (redis_url, database_url)))
+    projecting = Projecting(*(around or (redis_url, database_url)), settings.partitions)
     log_ = await open_log(settings)
     await open_anonymous(log_)
     _, client_key = await open_account(log_, SECRET, "client", kudos=1_000_000)

@@ -7,7 +7,11 @@ import asyncio
 from tests.api.site import MESSAGE, MODEL, Site
 
 
-async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(site: Site) -> None:
+async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
+    any_site: Site,
+) -> None:
+    site = any_site
+    assert (await site.http.get("/health/ready")).json() == {"status": "ok"}
     await site.pop()  # the worker shows itself
     await site.project()
 
@@ -216,7 +220,8 @@ async def test_drain_ends_a_status_that_waits(site: Site) -> None:
     assert (answer.status_code, answer.json()["done"]) == (200, False)
 
 
-async def test_a_reader_never_sees_less_than_what_was_acknowledged(site: Site) -> None:
+async def test_a_reader_never_sees_less_than_what_was_acknowledged(any_site: Site) -> None:
+    site = any_site
     async with site.projected():
         for _ in range(20):
             request_id = await site.queued()
@@ -260,7 +265,8 @@ async def test_a_reply_whose_content_is_gone_is_not_found(site: Site) -> None:
     assert (answer.status_code, answer.json()["rc"]) == (404, "RequestNotFound")
 
 
-async def test_a_request_faulted_three_times_is_faulted_itself(site: Site) -> None:
+async def test_a_request_faulted_three_times_is_faulted_itself(any_site: Site) -> None:
+    site = any_site
     request_id = await site.queued()
     for name in ("a", "b", "c"):
         await site.project()
