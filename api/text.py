@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import functools
+from typing import Annotated, Any, NamedTuple
 
 import falcon.asgi
 import msgspec
@@ -12,6 +13,7 @@ from api import auth, body, disconnect, wait
 from api.errors import JSON
 from api.ids import canonical
 from api.matcher import Matcher, Outcome
+from events.types import Declaration
 from handlers import reply as replies
 from handlers.accounts import Accounts
 from handlers.chat import declaration, documents, payload, reply
@@ -85,14 +87,13 @@ class Pop:
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Check a worker in, and give it a job; with `Prefer: wait=N` wait for one."""
         raw = await body.read(req, POP_BODY_BYTES, seconds=self._body_seconds)
-        pop = declaration.read(raw)
+        _read(raw)  # a body that is none is refused before its sender is asked for
         owner = await auth.worker_owner(req, self._accounts)
-        declared = declaration.declared(pop, owner.username)
+        declared = _declared(raw, owner.username)
         seconds = wait.preferred(req, self._wait_limit)
         if seconds:
             disconnect.watch(req.scope)
-        # Text jobs are not handed out yet: only the chat part is looked for.
-        offer = Offer.of(declared.declaration)._replace(models=())
+        offer = declared.offer
         shelf = self._matcher.shelf(offer)
         shelf.prepare()
         worker = await self._workers.check_in(owner, declared.name, declared.declaration)
@@ -120,6 +121,39 @@ class Pop:
     def _put_back(self, job: Assignment) -> None:
         """The worker is gone: the next one gets its job."""
         self._log.later(persist(lambda: give_back(self._log, job.request_id, job.generation_id)))
+
+
+class _Declared(NamedTuple):
+    name: str
+    declaration: Declaration
+    offer: Offer
+
+
+# A worker sends the same body again and again, and what it means depends on nothing else.
+_SMALL_BYTES = 4096
+_KEPT = 4096
+_read_small = functools.lru_cache(_KEPT)(declaration.read)
+
+
+def _read(raw: bytes) -> declaration.Pop:
+    return _read_small(raw) if len(raw) <= _SMALL_BYTES else declaration.read(raw)
+
+
+def _declared(raw: bytes, owner: str) -> _Declared:
+    if len(raw) <= _SMALL_BYTES:
+        return _declared_small(raw, owner)
+    return _declare(declaration.read(raw), owner)
+
+
+@functools.lru_cache(_KEPT)
+def _declared_small(raw: bytes, owner: str) -> _Declared:
+    return _declare(_read_small(raw), owner)
+
+
+def _declare(pop: declaration.Pop, owner: str) -> _Declared:
+    name, declared = declaration.declared(pop, owner)
+    # Text jobs are not handed out yet: only the chat part is looked for.
+    return _Declared(name, declared, Offer.of(declared)._replace(models=()))
 
 
 def _seen(worker: Worker, offer: Offer) -> eligibility.Worker:

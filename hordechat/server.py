@@ -90,11 +90,17 @@ class Protocol(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """uvicorn's, that tells the app at the signal, not after the last request has ended."""
 
-    service: Service
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to drain, then to end."""
-        self.service.drain.start()
+        """Begin to drain, then to end.
+
+        A signal handler: whatever runs is interrupted in the middle, so the loop does it later.
+        """
+        self._loop.call_soon_threadsafe(self._service.drain.start)
         super().handle_exit(sig, frame)
 
 
@@ -124,8 +130,7 @@ class Worker(UvicornWorker):  # type: ignore[misc]
     async def _serve(self) -> None:
         service: Service = self.wsgi
         self.config.app = service
-        server = Server(config=self.config)
-        server.service = service
+        server = Server(self.config, service)
         service.on_fatal = lambda: server.handle_exit(signal.SIGTERM, None)
         self._install_sigquit_handler()
         watch = asyncio.get_running_loop().create_task(self._end_with_parent(server))
