@@ -138,11 +138,13 @@ class Returned(Event, frozen=True, kw_only=True, tag="returned"):
     """A job went back to the queue without blame: the worker was gone, or its payload could not be
     built."""
 
-    SCRIPT: ClassVar = ("waiting", "done")
+    SCRIPT: ClassVar = ("user_id", "waiting", "finished", "done")
 
     request_id: str
     generation_id: str
+    user_id: int = 0
     waiting: int = 0
+    finished: int = 0
     done: bool = False
 
 
@@ -152,7 +154,15 @@ class Faulted(Event, frozen=True, kw_only=True, tag="faulted"):
     The restart, if any, is part of the same fact.
     """
 
-    SCRIPT: ClassVar = ("worker_id", "user_id", "restarted", "waiting", "exhausted", "done")
+    SCRIPT: ClassVar = (
+        "worker_id",
+        "user_id",
+        "restarted",
+        "waiting",
+        "exhausted",
+        "finished",
+        "done",
+    )
 
     request_id: str
     generation_id: str
@@ -163,6 +173,7 @@ class Faulted(Event, frozen=True, kw_only=True, tag="faulted"):
     restarted: bool = False
     waiting: int = 0
     exhausted: bool = False  # the request crossed FAULTED_GENERATIONS_LIMIT and is faulted itself
+    finished: int = 0
     done: bool = False
 
 

@@ -9,7 +9,7 @@ again. It reads no hot state but the fences. A fence that nothing moves for long
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import structlog
@@ -22,7 +22,7 @@ from handlers.log import Log, Refusal
 logger = structlog.get_logger()
 
 RUN = 100
-"""Effects in one call: what one script may do before others get their turn."""
+"""Effects in one call, about: what one script may do before others get their turn."""
 
 STRETCH = 1000
 """Source events that a fence may stay behind without an effect."""
@@ -46,7 +46,13 @@ def effects_of(keys: Keys, recorded: Recorded) -> list[Effect]:
     match event:
         case types.Abandoned():
             payer: int | None = event.user_id
-        case types.SubmittedReply() | types.Faulted() | types.Cancelled() | types.Expired():
+        case (
+            types.SubmittedReply()
+            | types.Faulted()
+            | types.Returned()
+            | types.Cancelled()
+            | types.Expired()
+        ):
             payer = event.user_id if event.done else None
         case _:
             payer = None
@@ -98,8 +104,8 @@ class Settler:
             for effect in effects_of(self._log.keys, recorded):
                 waiting[effect.partition].append(effect)
         for target, effects in waiting.items():
-            for first in range(0, len(effects), RUN):
-                await self._carry(target, effects[first : first + RUN])
+            for part in _parts(effects):
+                await self._carry(target, part)
             passed = self._passed.get(target, 0) + len(run)
             self._passed[target] = 0 if effects else passed
             if not effects and passed >= STRETCH:
@@ -148,6 +154,18 @@ class Settler:
     async def _read_fence(self, target: int) -> None:
         fence = await self._log.read("HGET", self._log.keys.fences(target), self._source)
         self._fences[target] = Position.parse(fence) if fence else START
+
+
+def _parts(effects: Sequence[Effect]) -> Iterator[list[Effect]]:
+    """Cut a run into calls, never between effects of one event: a fence knows positions only."""
+    part: list[Effect] = []
+    for effect in effects:
+        if len(part) >= RUN and effect.position != part[-1].position:
+            yield part
+            part = []
+        part.append(effect)
+    if part:
+        yield part
 
 
 def _texts(event: types.Released | types.WorkerAborted) -> list[str]:

@@ -23,7 +23,7 @@ EVENTS  returned
 local request, generation, lease, due_lease = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 
 if gated() then return {"REBUILDING"} end
-local r = call("HMGET", request, "state", "waiting", "processing", "cancelled")
+local r = call("HMGET", request, "state", "waiting", "processing", "cancelled", "user", "finished")
 if not r[1] or r[1] == "abandoned" then return {"GONE"} end
 local state = call("HGET", generation, "state")
 if state and state ~= "pending" then return {"ENDED"} end
@@ -35,6 +35,6 @@ if state == "pending" then
 end
 local done = r[1] == "open" and waiting == 0 and processing == 0
 local position = emit({request = request, generation = generation, due_lease = due_lease},
-  event_from(1, "waiting", text(waiting), "done", done and "1" or "0"))
+  event_from(1, "user_id", r[5], "waiting", text(waiting), "finished", r[6], "done", done and "1" or "0"))
 call("DEL", lease)
 return {"OK", position}

@@ -7,7 +7,7 @@ A cancelled request is not restarted; one with more faults than the limit is fau
 -- use lib/emit
 -- use apply/faulted
 local function fail(keys, first, limit)
-  local r = call("HMGET", keys.request, "waiting", "processing", "faults", "cancelled", "state", "user")
+  local r = call("HMGET", keys.request, "waiting", "processing", "faults", "cancelled", "state", "user", "finished")
   local worker = call("HGET", keys.generation, "worker")
   local waiting, processing, faults = tonumber(r[1]), tonumber(r[2]) - 1, tonumber(r[3]) + 1
   local open = r[5] == "open"
@@ -18,6 +18,6 @@ local function fail(keys, first, limit)
   local done = exhausted or (open and waiting == 0 and processing == 0)
   local position = emit(keys, event_from(first,
     "worker_id", worker, "user_id", r[6], "restarted", restarted and "1" or "0", "waiting", text(waiting),
-    "exhausted", exhausted and "1" or "0", "done", done and "1" or "0"))
+    "exhausted", exhausted and "1" or "0", "finished", r[7], "done", done and "1" or "0"))
   return position, exhausted and "1" or "0", done and "1" or "0"
 end

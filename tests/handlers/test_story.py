@@ -356,3 +356,37 @@ async def test_a_worker_name_belongs_to_its_first_owner(pool: Pool) -> None:
         await pool.workers.check_in(pool.client, "w", DECLARATION)
 
     assert await pool.snapshot() == before
+
+
+async def test_no_effect_is_lost_where_a_run_is_cut(pool: Pool) -> None:
+    """A fault that ends its request has two effects at one position: both go, or none."""
+    job = await pool.assign(await pool.submit(), "a")
+    assert job is not None
+    await pool.reply(job.generation_id)  # one effect, so that pairs do not fit the cuts
+    for number in range(60):
+        request_id = await pool.submit()
+        for name in ("a", "b", "c"):
+            job = await pool.assign(request_id, f"{name}{number % 3}")
+            assert job is not None
+            await pool.fault(job.generation_id)
+
+    await pool.settle()
+
+    account = await pool.hash(pool.log.keys.account(pool.client.id))
+    assert account["jobs"] == "0"
+    words = await pool.words()
+    assert (words.count("released"), words.count("worker-aborted")) == (61, 180)
+
+
+async def test_a_give_back_that_ends_a_cancelled_request_frees_its_admission(pool: Pool) -> None:
+    request_id = await pool.submit()
+    job = await pool.assign(request_id)
+    assert job is not None
+    await pool.cancel(request_id)
+
+    await give_back(pool.log, request_id, job.generation_id)
+    await pool.settle()
+
+    assert (await pool.request(request_id))["state"] == "done"
+    account = await pool.hash(pool.log.keys.account(pool.client.id))
+    assert account["jobs"] == "0"

@@ -1,0 +1,361 @@
+"""Every refusal that a script's header lists can happen, and changes nothing when it does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from events import codec, types
+from events.keys import Keys
+from handlers.accounts import open_account
+from handlers.cancel import expire
+from handlers.errors import Refused
+from handlers.limits import Limits
+from handlers.log import Log
+from handlers.pop import give_back
+from handlers.reply import fault, lapse, submit_reply
+from handlers.settle import Settler
+from handlers.submit import _admit, abandon
+from lua.link import Link
+from lua.scripts import HERE, Refusal, Scripts, load
+from tests.handlers.pool import REPLY, SECRET, Pool
+
+SCRIPTS = {path.stem: load(path, test=True) for path in sorted(HERE.glob("*.lua"))}
+REFUSALS = sorted(
+    (name, word)
+    for name, script in SCRIPTS.items()
+    for word in script.header.refuses
+    if word != "REBUILDING"
+)
+
+
+class Watching:
+    """Runs scripts, and compares the whole database around each refusal."""
+
+    def __init__(self, pool: Pool, inner: Scripts) -> None:
+        self._pool = pool
+        self._inner = inner
+        self.seen: set[tuple[str, str]] = set()
+
+    async def run(self, name: str, keys: Any, args: Any) -> list[bytes]:
+        before = await self._pool.snapshot()
+        try:
+            return await self._inner.run(name, keys, args)
+        except Refusal as refusal:
+            self.seen.add((name, refusal.word))
+            assert await self._pool.snapshot() == before
+            raise
+
+
+@pytest.fixture
+async def pool(redis_url: str) -> AsyncIterator[Pool]:
+    """A pool on one partition."""
+    log = Log(Link(redis_url), Keys(1), test=True)
+    yield await Pool.opened(log, Limits())
+    await log.close()
+
+
+async def _job(pool: Pool, *, stream: bool = False, name: str = "w") -> Any:
+    job = await pool.assign(await pool.submit(stream=stream), name)
+    assert job is not None
+    return job
+
+
+async def _finished(pool: Pool) -> Any:
+    job = await _job(pool)
+    held = await pool.held(job.generation_id)
+    await pool.reply(job.generation_id)
+    return job, held
+
+
+async def _gone(pool: Pool) -> Any:
+    """A job whose request expired: what its worker knew of it, and nothing else."""
+    job = await _job(pool)
+    held = await pool.held(job.generation_id)
+    await pool.pass_time(1300)
+    await pool.sweep()
+    return job, held
+
+
+async def _expired(pool: Pool, *, with_reply: bool) -> None:
+    _, held = await _gone(pool)
+    if with_reply:
+        await submit_reply(pool.log, pool.limits, held, REPLY)
+    else:
+        await fault(pool.log, pool.limits, held)
+
+
+async def _admission(pool: Pool) -> tuple[str, int]:
+    request_id = pool.log.keys.new_request_id()
+    deadline_ms, _ = await _admit(pool.log, pool.limits, pool.client, request_id, 1)
+    return request_id, deadline_ms
+
+
+async def _submit_late(pool: Pool, *, abandoned: bool) -> None:
+    minted = pool.log.keys.new_request_id()
+    pool.log.keys.new_request_id = lambda: minted  # type: ignore[method-assign]
+    _, deadline_ms = await _admission(pool)
+    await pool.pass_time(61)
+    if abandoned:
+        await abandon(pool.log, pool.limits, pool.client.id, minted, deadline_ms)
+    await pool.submit()
+
+
+async def _other_name(pool: Pool) -> None:
+    """Two processes meet a new name at once: the second is told the first one's id."""
+    worker = await pool.worker("w")
+    flipped = "0" if worker.id[0] != "0" else "1"
+    pool.workers._ids["w"] = flipped + worker.id[1:]
+    assert (await pool.worker("w")).id == worker.id
+
+
+async def _wrong_owner(pool: Pool) -> None:
+    await pool.worker("w")
+    pool.owner = pool.client
+    await pool.worker("w")
+
+
+async def _stale(pool: Pool, act: Callable[[], Awaitable[object]], request_id: str) -> None:
+    """The request gets another generation between the read and the script."""
+    inner = pool.log.read
+    changed = False
+
+    async def read(*command: Any) -> Any:
+        nonlocal changed
+        answer = await inner(*command)
+        if command[0] == "HGET" and command[2] == "generations" and not changed:
+            changed = True
+            await give_back(pool.log, request_id, pool.log.keys.new_id_beside(request_id))
+        return answer
+
+    pool.log.read = read  # type: ignore[method-assign]
+    await act()
+
+
+async def _stale_cancel(pool: Pool) -> None:
+    request_id = await pool.submit()
+    await _stale(pool, lambda: pool.cancel(request_id), request_id)
+
+
+async def _stale_expire(pool: Pool) -> None:
+    request_id = await pool.submit()
+    await pool.pass_time(1300)
+    await _stale(pool, lambda: expire(pool.log, pool.limits, request_id), request_id)
+
+
+async def _early_expire(pool: Pool) -> None:
+    await expire(pool.log, pool.limits, await pool.submit())
+
+
+async def _expire_nothing(pool: Pool) -> None:
+    keys, request_id = pool.log.keys, pool.log.keys.new_request_id()
+    await pool.log.run(
+        "expire",
+        0,
+        {
+            "request": keys.request(request_id),
+            "content": keys.content(request_id),
+            "due_lease": keys.due(0, "lease"),
+            "due_request": keys.due(0, "request"),
+            "generations": [],
+        },
+        {
+            "generations": "",
+            "most": 1,
+            "event": codec.encode(types.Expired(request_id=request_id, generations=())),
+        },
+    )
+
+
+async def _cancel_nothing(pool: Pool) -> None:
+    request_id = await pool.submit()
+    read = pool.log.read
+
+    async def vanishing(*command: Any) -> Any:
+        answer = await read(*command)
+        if command[0] == "HGET":
+            await read("DEL", pool.log.keys.request(request_id))
+        return answer
+
+    pool.log.read = vanishing  # type: ignore[method-assign]
+    await pool.cancel(request_id)
+
+
+async def _spent(pool: Pool) -> None:
+    request_id = await pool.submit()
+    late = pool.log.keys.new_id_beside(request_id)
+    await give_back(pool.log, request_id, late)
+    pool.log.keys.new_id_beside = lambda _: late  # type: ignore[method-assign]
+    await pool.assign(request_id)
+
+
+async def _lost(pool: Pool) -> None:
+    request_id = await pool.submit()
+    await pool.log.read("DEL", pool.log.keys.content(request_id))
+    await pool.assign(request_id)
+
+
+async def _held_off(pool: Pool) -> None:
+    job = await _job(pool)
+    await pool.fault(job.generation_id)
+    await pool.assign(job.request_id)
+
+
+async def _assigned_twice(pool: Pool) -> None:
+    job = await _job(pool, name="a")
+    await pool.assign(job.request_id, "b")
+
+
+async def _faulted_twice(pool: Pool, then: Callable[[str], Awaitable[object]]) -> None:
+    job = await _job(pool)
+    await pool.fault(job.generation_id)
+    await then(job.generation_id)
+
+
+async def _behind_a_fence(pool: Pool) -> None:
+    job = await _job(pool)
+    await pool.reply(job.generation_id)
+    late = Settler(pool.log, 0)
+    await late.start()
+    await pool.settle()
+    await late.settle([entry.recorded for entry in await pool.events()])
+
+
+async def _stale_number(pool: Pool) -> None:
+    read, first = pool.log.read, True
+
+    async def slow(*command: Any) -> Any:
+        nonlocal first
+        answer = await read(*command)
+        if command[0] == "GET" and first:
+            first = False
+            await open_account(pool.log, SECRET, "quick")
+        return answer
+
+    pool.log.read = slow  # type: ignore[method-assign]
+    await open_account(pool.log, SECRET, "slow")
+
+
+async def _no_account(pool: Pool) -> None:
+    await pool.log.read("DEL", pool.log.keys.account(pool.client.id))
+    await pool.submit()
+
+
+async def _post(pool: Pool, *posts: tuple[int, str], stranger: bool = False) -> None:
+    job = await pool.assign(await pool.submit(stream=True, max_length=16), "w")
+    assert job is not None
+    if stranger:
+        pool.owner = pool.client
+    for seq, content in posts:
+        await pool.post(job.generation_id, seq, content)
+
+
+async def _post_too_late(pool: Pool) -> None:
+    """The lease goes between its look-up and the script."""
+    job = await _job(pool, stream=True)
+    read = pool.log.read
+
+    async def vanishing(*command: Any) -> Any:
+        answer = await read(*command)
+        await read("DEL", pool.log.keys.lease(job.generation_id))
+        return answer
+
+    pool.log.read = vanishing  # type: ignore[method-assign]
+    await pool.post(job.generation_id, 1, "x")
+
+
+async def _give_back_expired(pool: Pool) -> None:
+    job, _ = await _gone(pool)
+    await give_back(pool.log, job.request_id, job.generation_id)
+
+
+async def _give_back_finished(pool: Pool) -> None:
+    job, _ = await _finished(pool)
+    await give_back(pool.log, job.request_id, job.generation_id)
+
+
+async def _lapse(pool: Pool, *, ended: bool) -> None:
+    job = (await _finished(pool))[0] if ended else await _job(pool)
+    await lapse(pool.log, pool.limits, job.request_id, job.generation_id)
+
+
+async def _again(pool: Pool, *, with_reply: bool) -> None:
+    job, _ = await _finished(pool)
+    await (pool.reply if with_reply else pool.fault)(job.generation_id)
+
+
+async def _abandon(pool: Pool, *, came: bool) -> None:
+    request_id, deadline_ms = await _admission(pool)
+    if came:
+        request_id = await pool.submit()
+        await pool.pass_time(61)
+    await abandon(pool.log, pool.limits, pool.client.id, request_id, deadline_ms)
+
+
+SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
+    ("abandon", "EXISTS"): lambda pool: _abandon(pool, came=True),
+    ("abandon", "NOT_DUE"): lambda pool: _abandon(pool, came=False),
+    ("admit", "NO_ACCOUNT"): _no_account,
+    ("assign", "GONE"): lambda pool: pool.assign(pool.log.keys.new_request_id()),
+    ("assign", "HELD_OFF"): _held_off,
+    ("assign", "LOST"): _lost,
+    ("assign", "NOT_WAITING"): _assigned_twice,
+    ("assign", "SPENT"): _spent,
+    ("cancel", "NOT_FOUND"): _cancel_nothing,
+    ("cancel", "STALE"): _stale_cancel,
+    ("check_in", "OTHER_ID"): _other_name,
+    ("check_in", "WRONG_OWNER"): _wrong_owner,
+    ("expire", "NOT_DUE"): _early_expire,
+    ("expire", "NOT_FOUND"): _expire_nothing,
+    ("expire", "STALE"): _stale_expire,
+    ("fault", "ABORTED"): lambda pool: _faulted_twice(pool, pool.fault),
+    ("fault", "ALREADY_SUBMITTED"): lambda pool: _again(pool, with_reply=False),
+    ("fault", "NOT_FOUND"): lambda pool: _expired(pool, with_reply=False),
+    ("give_back", "ENDED"): _give_back_finished,
+    ("give_back", "GONE"): _give_back_expired,
+    ("lapse", "ENDED"): lambda pool: _lapse(pool, ended=True),
+    ("lapse", "NOT_DUE"): lambda pool: _lapse(pool, ended=False),
+    ("open_account", "STALE"): _stale_number,
+    ("progress", "CAP_REACHED"): lambda pool: _post(pool, (1, "x" * 257)),
+    ("progress", "NO_LEASE"): _post_too_late,
+    ("progress", "OUT_OF_SEQUENCE"): lambda pool: _post(pool, (2, "x")),
+    ("progress", "WRONG_CREDENTIALS"): lambda pool: _post(pool, (1, "x"), stranger=True),
+    ("settle", "FENCE"): _behind_a_fence,
+    ("submit", "ABANDONED"): lambda pool: _submit_late(pool, abandoned=True),
+    ("submit", "TOO_LATE"): lambda pool: _submit_late(pool, abandoned=False),
+    ("submit_reply", "ABORTED"): lambda pool: _faulted_twice(pool, pool.reply),
+    ("submit_reply", "ALREADY_SUBMITTED"): lambda pool: _again(pool, with_reply=True),
+    ("submit_reply", "NOT_FOUND"): lambda pool: _expired(pool, with_reply=True),
+}
+
+
+@pytest.mark.parametrize(("script", "word"), REFUSALS)
+async def test_a_refusal_changes_nothing(pool: Pool, script: str, word: str) -> None:
+    watching = Watching(pool, pool.log.scripts)
+    pool.log.scripts = watching  # type: ignore[assignment]
+
+    with contextlib.suppress(Refused, Refusal):
+        await SCENARIOS[script, word](pool)
+
+    assert (script, word) in watching.seen
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - {"replay_event"}))
+async def test_every_command_is_refused_while_state_is_rebuilt(pool: Pool, name: str) -> None:
+    header = SCRIPTS[name].header
+    keys: dict[str, Any] = {key: f"horde:{key}" for key in header.keys}
+    args: dict[str, Any] = dict.fromkeys(header.args, "1")
+    if header.more_keys:
+        keys[header.keys[-1]] = []
+    if header.more_args:
+        args[header.args[-1]] = []
+    await pool.log.read("HSET", keys["control"], "gate", "rebuild")
+    before = await pool.snapshot()
+
+    with pytest.raises(Refusal, match="REBUILDING"):
+        await pool.log.scripts.run(name, keys, args)
+
+    assert await pool.snapshot() == before
