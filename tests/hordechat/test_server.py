@@ -194,7 +194,6 @@ def test_a_head_without_end_is_cut(web: Web) -> None:
     with web.connection() as opened:
         opened.sendall(b"GET / HTTP/1.1\r\nx-long: ")
         with pytest.raises(OSError, match=r"reset|pipe"):
-            for _ in range(1000):
-                opened.sendall(b"x" * 65536)
+            opened.sendall(b"x" * 2**26)
 
     assert ready(web)
