@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import falcon.asgi
 import msgspec
@@ -175,18 +176,17 @@ class ChatStatus:
             raise unread
 
     async def _until_done(self, request_id: str, seconds: int) -> Status:
+        """Wait on hot state, and read the status once: nobody is told of the steps between."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
         with self._watches.watch(request_id) as watch:
-            while True:
-                status, position = await self._reader.read(request_id)
-                if status.done or self._drain.on:
-                    return status
-                while not await watch.next(min(_LOOK_SECONDS, ends - loop.time())):
-                    if loop.time() >= ends:
-                        return status
-                    if (await self._reader.hot(request_id)).position != position:
+            with contextlib.suppress(RedisUnavailable):  # the read says what can be said without it
+                while not (await self._reader.hot(request_id)).done:
+                    left = ends - loop.time()
+                    if left <= 0 or self._drain.on:
                         break
+                    await watch.next(min(_LOOK_SECONDS, left))
+        return (await self._reader.read(request_id)).status
 
 
 def _known(request_id: str) -> str:

@@ -84,6 +84,7 @@ class Hot(NamedTuple):
 
     position: Position
     generations: tuple[str, ...]
+    done: bool
 
 
 class Reading(NamedTuple):
@@ -133,7 +134,8 @@ class StatusReader:
         if state is None or state == b"abandoned" or chat != b"1":
             raise RequestNotFound
         known = generations.decode()
-        return Hot(Position.parse(position), tuple(known.split(",")) if known else ())
+        ids = tuple(known.split(",")) if known else ()
+        return Hot(Position.parse(position), ids, state == b"done")
 
     async def read(self, request_id: str) -> Reading:
         """The status, never older than what was acknowledged before the call.

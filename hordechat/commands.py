@@ -286,9 +286,13 @@ def user_create(
 
 def run_worker(*, url: str, api_key: str, name: str, model: str, backend: str) -> None:
     """Run the sample worker until SIGTERM."""
-    from worker import run
+    from worker import Refused, run
+    from worker.backends import JobFailed
 
-    asyncio.run(run(url, api_key, name, model, backend))
+    try:
+        asyncio.run(run(url, api_key, name, model, backend))
+    except (Refused, JobFailed) as error:
+        raise CannotOpen(str(error)) from error
 
 
 def demo(*, keep: bool) -> int:

@@ -81,7 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
 
     # Requests and workers
     request_ttl_seconds: Annotated[
-        int, _meta("Life of a request, from its submission", "seconds", ge=1)
+        int, _meta("Life of a request, from its last hand-out or reply", "seconds", ge=1)
     ] = 1200
     online_window_seconds: Annotated[
         int, _meta("A worker counts as online this long after its last check-in", "seconds", ge=1)
@@ -129,7 +129,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
 
     # Progress
     max_chat_progress_entries: Annotated[
-        int, _meta("Most entries in one progress post", "entries", ge=1)
+        int, _meta("Most progress posts of a generation", "posts", ge=1)
     ] = 1000
     chat_progress_bytes_per_token: Annotated[
         int, _meta("Streamed bytes allowed for each token asked for", "bytes", ge=1)
@@ -141,7 +141,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
         int, _meta("Most entries of a progress stream", "entries", ge=1)
     ] = 4000
     chat_progress_lease_grace_seconds: Annotated[
-        int, _meta("A progress post extends the lease to this far from now", "seconds", ge=1)
+        int, _meta("A stream lease outlives its job's lease by this", "seconds", ge=1)
     ] = 90
 
     # Admission and load

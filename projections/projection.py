@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-import psycopg
 
 from events.base import Recorded
 from projections.changes import Document
@@ -41,5 +40,5 @@ class Projection(NamedTuple):
     """Pure: rows come from the events alone."""
     hints: Callable[[str, Document, Sequence[str]], Projected]
     """From the position, the document and what `write` returned."""
-    signals: Callable[[psycopg.Connection[Any], Sequence[Recorded]], list[Signal]] | None = None
+    signals: Callable[[Sequence[Recorded]], list[Signal]] | None = None
     """Messages about committed events, in their order."""

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-import psycopg
 
 from events import keys as key_names
 from events.base import START, Position, Recorded
@@ -183,24 +182,16 @@ def _hints(position: str, document: Document, _came_back: Sequence[str]) -> Proj
     return Projected(position=position, requests=tuple(document.get("requests", ())))
 
 
-def _signals(connection: psycopg.Connection[Any], batch: Sequence[Recorded]) -> list[Signal]:
+def _signals(batch: Sequence[Recorded]) -> list[Signal]:
     """The completion signals of committed events, in order."""
-    exhausted = [
-        recorded.event.request_id
+    return [
+        Signal(key_names.channel(id_), _encode(_Completion(id_, word, generations)))
         for recorded in batch
-        if isinstance(recorded.event, Faulted) and recorded.event.exhausted
+        for id_, word, generations in _words(recorded)
     ]
-    # `faulted` does not say how many replies its request has.
-    stored = _stored(connection, exhausted) if exhausted else {}
-    signals = []
-    for recorded in batch:
-        for id_, word, generations in _words(recorded, stored):
-            message = _encode(_Completion(id_, word, generations))
-            signals.append(Signal(key_names.channel(id_), message))
-    return signals
 
 
-def _words(recorded: Recorded, stored: dict[str, int]) -> Iterable[tuple[str, str, int]]:
+def _words(recorded: Recorded) -> Iterable[tuple[str, str, int]]:
     event = recorded.event
     match event:
         case SubmittedReply():
@@ -209,19 +200,8 @@ def _words(recorded: Recorded, stored: dict[str, int]) -> Iterable[tuple[str, st
                 yield event.request_id, "done", event.finished
         case Cancelled():
             yield event.request_id, "cancelled", event.finished
-        case Faulted(exhausted=True):
-            yield event.request_id, "faulted", stored.get(event.request_id, 0)
-        case Expired(done=True):  # it was not done before
+        case Faulted(exhausted=True) | Expired(done=True):  # an expiry that ended nothing is silent
             yield event.request_id, "faulted", event.finished
-
-
-def _stored(connection: psycopg.Connection[Any], request_ids: list[str]) -> dict[str, int]:
-    rows = connection.execute(
-        "SELECT wp_id::text, count(*) FROM processing_gens"
-        " WHERE wp_id = ANY(%s::uuid[]) AND state = 'finished' GROUP BY wp_id",
-        (request_ids,),
-    )
-    return dict(rows.fetchall())
 
 
 STATUS = Projection(

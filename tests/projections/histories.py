@@ -196,7 +196,9 @@ class Story:
             Returned(
                 request_id=request_id,
                 generation_id=generation_id,
+                user_id=1,
                 waiting=state["waiting"],
+                finished=state["finished"],
                 done=self._is_over(state),
             )
         )
@@ -221,6 +223,7 @@ class Story:
                 restarted=restarted,
                 waiting=state["waiting"],
                 exhausted=exhausted,
+                finished=state["finished"],
                 done=done,
             )
         )
