@@ -39,6 +39,17 @@ def complete(scope: Scope) -> bool:
     return isinstance(call, _Call) and call.complete
 
 
+def unless_delivered(scope: Scope, undo: Callable[[], object]) -> None:
+    """Call `undo` if this request's client is gone by the time of its answer's last byte.
+
+    Also where nobody watches: the answer would vanish in a closed connection, and what it hands
+    over with it. What the client's side of the network still loses, only a lease can find.
+    """
+    call = scope.get(_KEY)
+    if isinstance(call, _Call):
+        call.undo = undo
+
+
 class CancelOnDisconnect:
     """Cancels the handler of a request whose client disconnects.
 
@@ -77,6 +88,8 @@ class _Call:
         self._watcher: asyncio.Task[Message] | None = None
         self._handler: asyncio.Task[Any] | None = None
         self._answered = False
+        self._delivered = False
+        self.undo: Callable[[], object] | None = None
         self.complete = False
         """The body is."""
         self.left = False
@@ -99,6 +112,7 @@ class _Call:
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             # The server says "disconnect" after the last byte, too: that is no reason to cancel.
             self._answered = True
+            self._delivered = not self.left and not _closing(self._send)
         await self._send(message)
 
     def close(self) -> None:
@@ -109,6 +123,8 @@ class _Call:
             self._watcher.cancel()
         if self.left and self._handler is not None:
             self._handler.uncancel()
+        if self.undo is not None and not self._delivered:
+            self.undo()
 
     def watch(self) -> asyncio.Task[Message]:
         """Watch from now on, if nobody does."""
@@ -125,3 +141,13 @@ class _Call:
             self.left = True
             self._handler.cancel()
         return message
+
+
+def _closing(send: Send) -> bool:
+    """Whether what is sent now goes nowhere.
+
+    `receive` tells it some turns of the loop later only. uvicorn's `send` is a method of the
+    exchange that knows its transport; with another server the question stays open.
+    """
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    return transport is not None and bool(transport.is_closing())

@@ -111,7 +111,10 @@ class Pop:
         outcome = await self._matcher.pop(
             shelf, _seen(worker, offer), seconds, take, self._put_back
         )
-        if outcome.job is None and worker.maintenance:
+        job = outcome.job
+        if job is not None:
+            disconnect.unless_delivered(req.scope, lambda: self._put_back(job))
+        elif worker.maintenance:
             raise WorkerMaintenance
         if seconds:
             wait.applied(resp, seconds)

@@ -7,6 +7,17 @@ import json
 from typing import Any
 
 
+class Transport:
+    """A connection that may be closing before anyone is told."""
+
+    def __init__(self) -> None:
+        self.closing = False
+
+    def is_closing(self) -> bool:
+        """Whether it is."""
+        return self.closing
+
+
 class Call:
     """One request under way."""
 
@@ -36,6 +47,8 @@ class Call:
             "server": ("127.0.0.1", 80),
         }
         self.task: asyncio.Task[None] | None = None
+        self.transport = Transport()
+        """As uvicorn's exchange has one: it knows first that the client is gone."""
 
     def start(self, body: bytes | None = b"") -> Call:
         """Send the head, and the whole body unless it is None."""

@@ -145,6 +145,28 @@ async def test_a_job_that_was_just_assigned_to_a_client_that_left_is_given_back(
     assert (status["done"], status["finished"], status["restarted"]) == (True, 1, 0)
 
 
+@pytest.mark.parametrize("wait", [0, 5])
+async def test_a_job_whose_answer_went_into_a_closed_connection_is_given_back(
+    site: Site, wait: int
+) -> None:
+    """The server has seen the end of the connection, but its message is still on the way."""
+    await site.pop()
+    request_id = await site.queued()
+    await site.project()
+    headers = {"apikey": site.owner_key} | ({"prefer": f"wait={wait}"} if wait else {})
+    gone = Call(site.app, "POST", "/v2/generate/text/pop", headers)
+    gone.transport.closing = True
+    async with site.projected():
+        await gone.start(json.dumps(POP | {"name": "gone"}).encode()).ended()
+        assert gone.json["id"]
+        job = await site.popped(name="next", wait=5)
+        await site.reply(job["id"])
+        status = (await site.status(request_id)).json()
+
+    assert job["id"] != gone.json["id"]
+    assert (status["done"], status["finished"], status["restarted"]) == (True, 1, 0)
+
+
 async def test_a_waiting_status_ends_with_its_client(site: Site) -> None:
     request_id = await site.queued()
     await site.project()
