@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from events import types
 from events.base import Event
 from events.keys import Keys
 from handlers.log import Log
@@ -22,7 +23,8 @@ from hordechat.embedded import postgres, valkey
 from hordechat.process import Child, Service, wait_ready
 from lua.link import connect
 from tests.conftest import database_named
-from tests.e2e.harness import Up, family, known
+from tests.e2e.harness import Up, eventually, family, known
+from tests.e2e.wire import hang_up
 
 PARTITIONS = 4
 PROCFILE = """\
@@ -103,6 +105,26 @@ class Pool:
                 for entry in page
             ]
 
+    async def unended(self) -> set[str]:
+        """Requests that are not done, and jobs that a worker holds."""
+        requests: set[str] = set()
+        jobs: set[str] = set()
+        for event in await self.events():
+            match event:
+                case types.Submitted():
+                    requests.add(event.request_id)
+                case types.Assigned():
+                    jobs.add(event.generation_id)
+                case types.Returned() | types.Faulted() | types.SubmittedReply():
+                    jobs.discard(event.generation_id)
+                case types.Cancelled():
+                    jobs -= set(event.settled)
+                case types.Expired():
+                    jobs -= set(event.generations)
+            if getattr(event, "done", False):
+                requests.discard(event.request_id)  # type: ignore[attr-defined]
+        return requests | jobs
+
     async def pass_time(self, seconds: float) -> None:
         """Move every partition's clock forward through its seam."""
         async with self.log() as log:
@@ -123,7 +145,7 @@ def e2e_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session", params=["plain", "cluster"])
-def pool(
+def session_pool(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     e2e_postgres: Server,
@@ -160,5 +182,23 @@ def pool(
         redis.stop()
 
 
-only_plain = pytest.mark.parametrize("pool", ["plain"], indirect=True)
+@pytest.fixture(autouse=True)
+async def connections() -> AsyncIterator[None]:
+    """Every connection of a test ends with it."""
+    yield
+    await hang_up()
+
+
+@pytest.fixture
+async def pool(session_pool: Pool) -> AsyncIterator[Pool]:
+    """The shared service; a test that passes has brought to an end whatever it began."""
+    yield session_pool
+
+    async def at_rest() -> bool:
+        return not await session_pool.unended()
+
+    await eventually(at_rest, 10, "requests that nobody ended")
+
+
+only_plain = pytest.mark.parametrize("session_pool", ["plain"], indirect=True)
 """For what a cluster does not change."""

@@ -37,6 +37,10 @@ PACE = {
 """Shorter than life, so that tests are."""
 
 
+PATIENCE = 60.0
+"""Seconds within which whatever was promised has to come, in whatever trouble."""
+
+
 # processes
 
 
@@ -303,6 +307,7 @@ class Taken:
     worker: str
     asked: float
     answered: float
+    streams: bool = False
     outcome: str = "held"
 
 
@@ -441,7 +446,9 @@ class Client:
         """Submit until accepted; the request's id. Each try has a text of its own, since one
         without an answer may have been queued.
         """
+        deadline = time.monotonic() + PATIENCE
         while True:
+            assert time.monotonic() < deadline, f"not accepted: {self._book.unanswered}"
             self._sent += 1
             text = f"{self._name} {self._sent}"
             try:
@@ -458,9 +465,22 @@ class Client:
             self._passes("submit", answer)
             await pause(0.2)
 
+    async def submit_once(self) -> str:
+        """Submit; the request's id. Raise NoAnswer."""
+        self._sent += 1
+        text = f"{self._name} {self._sent}"
+        answer = await self._http.call("POST", CHAT, chat(text))
+        assert answer.status == 202, answer
+        self._book.accepted[answer.body["id"]] = text
+        self._book.accepted_at[text] = time.monotonic()
+        return answer.body["id"]
+
     async def follow(self, request_id: str) -> dict[str, Any]:
         """Ask for its status until it is done or faulted."""
+        deadline = time.monotonic() + PATIENCE
+        last: dict[str, Any] = {}
         while True:
+            assert time.monotonic() < deadline, f"{request_id} does not end: {last}"
             try:
                 answer = await self._http.call("GET", status_of(request_id), wait=5)
             except NoAnswer:
@@ -471,7 +491,9 @@ class Client:
                 if "message" in answer.body:  # Redis is away: this one is without replies
                     self._book.unanswered["status without content"] += 1
                     await pause(0.2)
-                elif answer.body["done"] or answer.body["faulted"]:
+                    continue
+                last = answer.body
+                if answer.body["done"] or answer.body["faulted"]:
                     self._book.ended[request_id] = answer.body
                     return answer.body
                 continue
@@ -506,6 +528,13 @@ class Worker:
         self._wait = wait
 
     async def pop(self) -> Taken | None:
+        """Ask once, and post what there is to post; None without a job."""
+        job = await self.take()
+        if job is not None and job.streams:
+            await self.post(job)
+        return job
+
+    async def take(self) -> Taken | None:
         """Ask once; None without a job."""
         asked = time.monotonic()
         try:
@@ -522,13 +551,14 @@ class Worker:
         if not answer.body["id"]:
             self._book.empty.append(Empty(asked, answered, answer.body["skipped"]))
             return None
-        job = Taken(answer.body["id"], text_of(answer.body), self.name, asked, answered)
+        streams = bool(answer.body["payload"].get("stream_progress"))
+        text = text_of(answer.body)
+        job = Taken(answer.body["id"], text, self.name, asked, answered, streams)
         self._book.taken.append(job)
-        if answer.body["payload"].get("stream_progress"):
-            await self._post(job)
         return job
 
-    async def _post(self, job: Taken) -> None:
+    async def post(self, job: Taken) -> None:
+        """Post the reply word by word."""
         for seq, word in enumerate(reply_to(job.text).split(), 1):
             body = {"id": job.generation_id, "seq": seq, "delta": {"content": f"{word} "}}
             answer = await self._insist("progress", PROGRESS, body)
@@ -547,6 +577,17 @@ class Worker:
         else:
             self._book.note("reply", answer)
         return job.outcome
+
+    async def serve(self, text: str, seconds: float = 10.0) -> Taken:
+        """Pop until the job with this text comes; whatever else comes is answered on the way."""
+        deadline = time.monotonic() + seconds
+        while True:
+            job = await self.take()
+            if job is not None and job.text == text:
+                return job
+            if job is not None:
+                await self.submit(job)
+            assert time.monotonic() < deadline, f"nobody got {text}"
 
     async def send_reply(self, job: Taken) -> Answer:
         """Hand in the reply once. Raise NoAnswer."""

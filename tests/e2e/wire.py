@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
@@ -28,6 +27,16 @@ class NoAnswer(Exception):
     """The connection ended, could not be opened, or stayed silent: whether it took effect is
     unknown.
     """
+
+
+_open: set[Http] = set()
+
+
+async def hang_up() -> None:
+    """Close whatever a test left open."""
+    for http in tuple(_open):
+        http.close()
+    await asyncio.sleep(0)  # in which the transports let go of their sockets
 
 
 class Http:
@@ -65,6 +74,7 @@ class Http:
             async with asyncio.timeout(seconds + wait):
                 if self._streams is None:
                     self._streams = await asyncio.open_connection(*self._address)
+                    _open.add(self)
                 reader, writer = self._streams
                 writer.write("\r\n".join([*head, "", ""]).encode() + content)
                 await writer.drain()
@@ -87,9 +97,9 @@ class Http:
     def close(self) -> None:
         """Hang up."""
         if self._streams is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is gone
-                self._streams[1].transport.abort()
+            self._streams[1].transport.abort()
             self._streams = None
+            _open.discard(self)
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
