@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import falcon.asgi
 import msgspec
@@ -180,13 +179,15 @@ class ChatStatus:
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
         with self._watches.watch(request_id) as watch:
-            with contextlib.suppress(RedisUnavailable):  # the read says what can be said without it
-                while not (await self._reader.hot(request_id)).done:
-                    left = ends - loop.time()
-                    if left <= 0 or self._drain.on:
-                        break
-                    await watch.next(min(_LOOK_SECONDS, left))
-        return (await self._reader.read(request_id)).status
+            while True:
+                try:
+                    hot = await self._reader.hot(request_id)
+                except RedisUnavailable:  # what can be said without it is said by the read
+                    return (await self._reader.read(request_id)).status
+                left = ends - loop.time()
+                if hot.done or left <= 0 or self._drain.on:
+                    return (await self._reader.read(request_id, hot)).status
+                await watch.next(min(_LOOK_SECONDS, left))
 
 
 def _known(request_id: str) -> str:

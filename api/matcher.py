@@ -35,13 +35,17 @@ STALE_SECONDS = 0.1
 """A list that still has something is served from for so long."""
 EMPTY_SECONDS = 1.0
 """How long nothing is believed without a hint, and how often waiting pops look by themselves."""
-HANDED_SECONDS = 0.5
-"""How long a job that was handed out is not offered again, unless the row shows that it came back.
+HANDED_SECONDS = 2.0
+"""How long a job is not offered again while somebody tries to take it."""
+TAKEN_SECONDS = 30.0
+"""How long a job that was taken is not offered again, unless the row shows that it came back.
 
-The read model shows an assignment well within this.
+A read model that lags, as under a load that starves it, must not make every pop try what is gone.
 """
-REFUSED_SECONDS = 0.05
-"""A candidate that did not hold shows again soon: it may have come back meanwhile."""
+CLOCK_MS = 5
+"""How far the estimate of Redis' clock may run ahead."""
+REFUSED_SECONDS = 1.0
+"""The same for a candidate that did not hold: as read, its row was older than its refusal."""
 FORGOTTEN_SECONDS = 60.0
 _READS = 4
 _TRIES = 64
@@ -370,17 +374,18 @@ class Shelf:
 
     def taken(self, candidate: Candidate, position: Position) -> None:
         """It is the worker's; the read model will show it."""
-        until = asyncio.get_running_loop().time() + HANDED_SECONDS
+        until = asyncio.get_running_loop().time() + TAKEN_SECONDS
         self._matcher.marks.drop(candidate.request_id)
         self._matcher.marks.add(candidate.request_id, until, position)
         if candidate.waiting == 1:
             self._rows = [row for row in self._rows if row.request_id != candidate.request_id]
 
     def refused(self, candidate: Candidate) -> None:
-        """It did not hold."""
+        """It did not hold: only what the model shows of a later moment is worth another try."""
         until = asyncio.get_running_loop().time() + REFUSED_SECONDS
+        now = Position(self._matcher.clock.estimate_ms() - CLOCK_MS, 0)
         self._matcher.marks.drop(candidate.request_id)
-        self._matcher.marks.add(candidate.request_id, until)
+        self._matcher.marks.add(candidate.request_id, until, now)
 
     def release(self, candidate: Candidate) -> None:
         """Whoever it was handed to did not try: it is anyone's again."""
@@ -434,9 +439,18 @@ class Shelf:
         await asyncio.shield(self._begin_read())
 
     def _begin_read(self) -> asyncio.Task[None]:
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(self._first_page())
-            self._reading.add_done_callback(self._read_done)
+        return self._under_way() or self._start(self._first_page())
+
+    def _under_way(self) -> asyncio.Task[None] | None:
+        """The read that somebody waits for, unless it is over and its callback has yet to run.
+
+        To await that one would return at once, without a turn of the loop, and so for ever.
+        """
+        return None if self._reading is None or self._reading.done() else self._reading
+
+    def _start(self, read: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self._reading = asyncio.get_running_loop().create_task(read)
+        self._reading.add_done_callback(self._read_done)
         return self._reading
 
     def _read_done(self, reading: asyncio.Task[None]) -> None:
@@ -463,10 +477,7 @@ class Shelf:
 
     async def _read_more(self) -> None:
         """Add the next page; by whoever comes first."""
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(self._next_page())
-            self._reading.add_done_callback(self._read_done)
-        await asyncio.shield(self._reading)
+        await asyncio.shield(self._under_way() or self._start(self._next_page()))
 
     async def _next_page(self) -> None:
         after, read_at = self._more, self._read_at

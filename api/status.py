@@ -137,14 +137,15 @@ class StatusReader:
         ids = tuple(known.split(",")) if known else ()
         return Hot(Position.parse(position), ids, state == b"done")
 
-    async def read(self, request_id: str) -> Reading:
+    async def read(self, request_id: str, hot: Hot | None = None) -> Reading:
         """The status, never older than what was acknowledged before the call.
 
-        Raise RequestNotFound, RedisUnavailable, DatabaseUnavailable, ReadModelBehind. With Redis
-        away, what Postgres knows of the request is answered, without content.
+        `hot` is what the caller has just read of it. Raise RequestNotFound, RedisUnavailable,
+        DatabaseUnavailable, ReadModelBehind. With Redis away, what Postgres knows of the request is
+        answered, without content.
         """
         try:
-            hot = await self.hot(request_id)
+            hot = hot or await self.hot(request_id)
         except RedisUnavailable as away:
             return Reading(await self._without_redis(request_id, away), None)
         row, replies = await asyncio.gather(

@@ -3,6 +3,7 @@ without blame."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import uuid
 from collections import OrderedDict
@@ -141,6 +142,10 @@ async def assign(
         job_ttl=limits.text_job_lease,
         lease_cap=cap,
     )
+    # In the same turn, and so in the same round trip: the content of a request never changes.
+    reading = asyncio.ensure_future(
+        log.read("HMGET", keys.content(request_id), "messages", "payload")
+    )
     try:
         position, _, stream = await log.run(
             "assign",
@@ -169,7 +174,7 @@ async def assign(
                 "event": codec.encode(event),
             },
         )
-        messages, payload = await log.read("HMGET", keys.content(request_id), "messages", "payload")
+        messages, payload = await reading
     except RedisUnavailable:
         log.later(persist(lambda: give_back(log, request_id, generation_id)))
         raise
@@ -177,6 +182,8 @@ async def assign(
         if refusal.word == "LOST":
             await expire(log, limits, request_id)
         return None
+    finally:
+        reading.cancel()
     if messages is None or payload is None:
         await give_back(log, request_id, generation_id)
         await expire(log, limits, request_id)

@@ -51,23 +51,23 @@ async def held(log: Log, account: Account, generation_id: str) -> Held:
     None of what is read ever changes for a generation but its state and ttl, which the scripts
     judge again.
     """
-    keys = log.keys
     fields = await log.read(
         "HMGET",
-        keys.generation(generation_id),
+        log.keys.generation(generation_id),
         "request",
         "worker",
         "model",
         "owner",
         "state",
         "job_ttl",
+        "payer",
+        "chat",
     )
     if fields[0] is None or fields[1] is None:  # an id given back before it was a job has no worker
         raise InvalidJobID
-    request, worker, model, owner, state, job_ttl = (each.decode() for each in fields)
+    request, worker, model, owner, state, job_ttl, payer, chat = (each.decode() for each in fields)
     if int(owner) != account.id:
         raise WrongCredentials
-    user, chat = await log.read("HMGET", keys.request(request), "user", "chat")
     return Held(
         generation_id,
         request,
@@ -76,8 +76,8 @@ async def held(log: Log, account: Account, generation_id: str) -> Held:
         int(owner),
         state,
         int(job_ttl),
-        int(user or 0),
-        chat == b"1",
+        int(payer),
+        chat == "1",
     )
 
 

@@ -33,9 +33,7 @@ T = TypeVar("T")
 AMOUNT = 10_000  # kudos are counted in 10^-4
 SETTLE_COUNT = 500
 SETTLE_BLOCK_MS = 1000
-SETTLE_PAUSE = (
-    0.02  # seconds between runs while busy: nobody waits for an effect, and runs share scripts
-)
+SETTLE_PAUSE = 0.05  # seconds between runs while busy: nobody waits for it, and runs share scripts
 RETRY_SECONDS = 0.5
 
 

@@ -192,7 +192,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
     projector_pause_ms: Annotated[
         float,
         _meta("Least pause between two transactions of a busy projector", "milliseconds", ge=0),
-    ] = 4
+    ] = 8
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,11 +2,12 @@
 -- use lib/emit
 apply["assigned"] = function(keys, e, position, ms)
   local deadline = ms + tonumber(e.job_ttl) * 1000
+  local r = call("HMGET", keys.request, "generations", "processing", "ttl", "user", "chat")
+  -- What the worker's submit asks of its request stands beside it, so that one read finds all.
   call("HSET", keys.generation, "request", e.request_id, "worker", e.worker_id, "owner", e.owner_id, "model", e.model,
-    "state", "pending", "job_ttl", e.job_ttl, "lease_cap", e.lease_cap, "assigned_ms", text(ms),
-    "deadline_ms", text(deadline), "position", position)
+    "payer", r[4], "chat", r[5], "state", "pending", "job_ttl", e.job_ttl, "lease_cap", e.lease_cap,
+    "assigned_ms", text(ms), "deadline_ms", text(deadline), "position", position)
   call("ZADD", keys.due_lease, text(deadline), e.generation_id)
-  local r = call("HMGET", keys.request, "generations", "processing", "ttl")
   local known = r[1] == "" and e.generation_id or r[1] .. "," .. e.generation_id
   local expires = text(ms + r[3] * 1000)
   call("HSET", keys.request, "generations", known, "waiting", e.waiting, "processing", text(r[2] + 1),

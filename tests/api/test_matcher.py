@@ -192,15 +192,36 @@ async def test_a_row_that_does_not_hold_leads_to_the_next() -> None:
     assert await pool.popped() == 3
 
 
-async def test_a_row_that_did_not_hold_is_tried_again_soon() -> None:
+async def test_a_row_that_did_not_hold_is_tried_again_when_the_model_shows_a_later_moment() -> None:
     pool = Pool(candidate(1))
     pool.refuses = {candidate(1).request_id}
     assert await pool.popped() is None
+    pool.matcher.hinted([MODEL])
+    assert await pool.popped("other") is None
+    assert len(pool.tried) == 1
     pool.refuses.clear()
 
-    async with asyncio.timeout(0.4):
-        while await pool.popped("other") is None:
-            await asyncio.sleep(0.01)
+    pool.queue.position = Position(NOW_MS + 1, 0)
+    pool.matcher.hinted([MODEL])
+
+    assert await pool.popped("other") == 1
+
+
+async def test_a_read_that_is_over_is_not_waited_for() -> None:
+    """Its callback has yet to run: whoever awaits it gets no turn of the loop, and spins for ever."""
+    pool = Pool(candidate(1))
+    await pool.popped()
+    shelf = pool.matcher.shelf(OFFER)
+    over = asyncio.get_running_loop().create_task(asyncio.sleep(0))
+    await over
+    asked = pool.queue.asked
+
+    for read in (shelf._read, shelf._read_more):
+        shelf._reading = over
+        shelf._more = candidate(1).place
+        await read()
+
+    assert pool.queue.asked == asked + 2
 
 
 async def test_a_taken_row_is_not_offered_while_the_model_lags() -> None:
@@ -404,7 +425,7 @@ async def test_processes_spread_over_the_best_rows() -> None:
 async def test_shelves_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "FORGOTTEN_SECONDS", -1.0)
     monkeypatch.setattr(matching, "_SWEEP_SECONDS", -1.0)
-    monkeypatch.setattr(matching, "HANDED_SECONDS", -1.0)
+    monkeypatch.setattr(matching, "TAKEN_SECONDS", -1.0)
     pool = Pool(candidate(1))
     await pool.popped()
 
