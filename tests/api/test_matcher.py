@@ -208,7 +208,7 @@ async def test_a_row_that_did_not_hold_is_tried_again_when_the_model_shows_a_lat
 
 
 async def test_a_read_that_is_over_is_not_waited_for() -> None:
-    """Its callback has yet to run: whoever awaits it gets no turn of the loop, and spins for ever."""
+    """Its callback has yet to run: who awaits it gets no turn of the loop, and spins for ever."""
     pool = Pool(candidate(1))
     await pool.popped()
     shelf = pool.matcher.shelf(OFFER)
