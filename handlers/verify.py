@@ -10,14 +10,16 @@ moved.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Sequence
+from typing import Any, NamedTuple
 
 from events.base import START, Position
-from handlers.log import Log
-from handlers.replay import Entry, fold, keys_of, read_log
+from handlers.log import Log, ResponseError
+from handlers.replay import Entry, fold, keys_of, read_log, replay
 
 ROUNDS = 20
+"""How often what differs is looked at again, while commands go on."""
+READ_AT_ONCE = 500
 PAUSE = 0.1  # seconds between rounds
 
 Fields = dict[str, str]
@@ -35,7 +37,7 @@ class Difference(NamedTuple):
         return f"{self.key} {self.field}: live {self.live!r}, folded {self.folded!r}"
 
 
-async def verify(live: Log, scratch: Log) -> list[Difference]:
+async def verify(live: Log, scratch: Log, *, rounds: int = ROUNDS) -> list[Difference]:
     """Every difference between live state and the fold of its log.
 
     `scratch` is empty and keeps issued order.
@@ -43,15 +45,16 @@ async def verify(live: Log, scratch: Log) -> list[Difference]:
     await scratch.scripts.preload("replay_event")
     found: list[Difference] = []
     for partition in live.keys.all():
-        found += await _Partition(live, scratch, partition).compare()
+        found += await _Partition(live, scratch, partition, rounds).compare()
     return found
 
 
 class _Partition:
-    def __init__(self, live: Log, scratch: Log, partition: int) -> None:
+    def __init__(self, live: Log, scratch: Log, partition: int, rounds: int) -> None:
         self._live = live
         self._scratch = scratch
         self._partition = partition
+        self._rounds = rounds
         self._folded = START
 
     async def compare(self) -> list[Difference]:
@@ -63,39 +66,52 @@ class _Partition:
 
     async def _at_their_positions(self) -> set[str]:
         """Compare each aggregate where it stands; return the keys that need another look."""
+        state = await keys_of(self._live, self._partition, "state")
         wanted: dict[Position, list[tuple[str, Fields]]] = {}
         doubtful: set[str] = set()
-        for key in await keys_of(self._live, self._partition, "state"):
-            fields = await _read(self._live, key)
-            try:
-                position = Position.parse(fields["position"])
-            except (KeyError, ValueError):
-                doubtful.add(key)
-                continue
-            wanted.setdefault(position, []).append((key, fields))
+        for first in range(0, len(state), READ_AT_ONCE):
+            some = state[first : first + READ_AT_ONCE]
+            hashes = await asyncio.gather(*(_hash(self._live, key) for key in some))
+            for key, fields in zip(some, hashes, strict=True):
+                try:
+                    wanted.setdefault(Position.parse(fields["position"]), []).append((key, fields))
+                except (KeyError, ValueError):
+                    doubtful.add(key)
         async for page in read_log(self._live, self._partition):
-            start = 0
-            for end, entry in enumerate(page, 1):
-                aggregates = wanted.pop(entry.recorded.position, None)
-                if aggregates is None:
-                    continue
-                await self._fold(page[start:end])
-                start = end
-                for key, fields in aggregates:
-                    if await _read(self._scratch, key) != fields:
-                        doubtful.add(key)
-            await self._fold(page[start:])
+            doubtful |= await self._fold_and_compare(page, wanted)
         for aggregates in wanted.values():  # a position that no event has
             doubtful.update(key for key, _ in aggregates)
-        compared = set(await keys_of(self._scratch, self._partition, "state"))
+        folded = set(await keys_of(self._scratch, self._partition, "state"))
         live = set(await keys_of(self._live, self._partition, "state"))
-        return doubtful | (compared ^ live)
+        return doubtful | (folded ^ live)
+
+    async def _fold_and_compare(
+        self, page: Sequence[Entry], wanted: dict[Position, list[tuple[str, Fields]]]
+    ) -> set[str]:
+        """Fold a page and read each aggregate right behind its event.
+
+        All is issued at once and executed in order, so an aggregate is read where it stood.
+        """
+        folding: list[Awaitable[Any]] = []
+        reading: list[Awaitable[Fields]] = []
+        expected: list[tuple[str, Fields]] = []
+        for entry in page:
+            folding.append(asyncio.ensure_future(replay(self._scratch, entry)))
+            for key, fields in wanted.pop(entry.recorded.position, ()):
+                reading.append(asyncio.ensure_future(_hash(self._scratch, key)))
+                expected.append((key, fields))
+        await asyncio.gather(*folding)
+        found = await asyncio.gather(*reading)
+        self._folded = page[-1].recorded.position
+        return {
+            key for (key, fields), there in zip(expected, found, strict=True) if there != fields
+        }
 
     async def _again(self, doubtful: set[str]) -> list[Difference]:
         """Look at doubtful keys until they agree, or differ at one and the same position, or time
         is up."""
         found: dict[str, list[Difference]] = {}
-        for _ in range(ROUNDS):
+        for _ in range(self._rounds):
             for key in sorted(doubtful):
                 live = await _read(self._live, key)
                 await self._catch_up()
@@ -126,11 +142,21 @@ def _differences(key: str, live: Fields, folded: Fields) -> list[Difference]:
     ]
 
 
+async def _hash(log: Log, key: str) -> Fields:
+    """A hash in one command; empty for a key that is none."""
+    try:
+        flat = await log.read("HGETALL", key)
+    except ResponseError:
+        return {}
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return {name.decode(): value.decode() for name, value in pairs}
+
+
 async def _read(log: Log, key: str) -> Fields:
     """A key's whole value as fields, whatever its type; empty where it is absent."""
     match (await log.read("TYPE", key)).decode():
         case "hash":
-            flat = await log.read("HGETALL", key)
+            return await _hash(log, key)
         case "zset":
             flat = await log.read("ZRANGE", key, 0, -1, "WITHSCORES")
         case "string":
