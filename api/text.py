@@ -30,7 +30,7 @@ from handlers.errors import (
 from handlers.limits import Limits
 from handlers.log import Log, persist
 from handlers.pop import Assignment, Worker, Workers, assign, give_back
-from handlers.progress import progress
+from handlers.progress import Posts
 from projections import eligibility
 from projections.eligibility import Candidate, Offer
 
@@ -258,8 +258,7 @@ class Progress:
     def __init__(
         self, log: Log, limits: Limits, accounts: Accounts, *, body_seconds: float
     ) -> None:
-        self._log = log
-        self._limits = limits
+        self._posts = Posts(log, limits)
         self._accounts = accounts
         self._body_seconds = body_seconds
 
@@ -280,8 +279,6 @@ class Progress:
         generation_id = canonical(post.id)
         if generation_id is None:
             raise ChatJobAborted
-        accepted = await progress(
-            self._log, self._limits, account, generation_id, post.seq, content, reasoning
-        )
+        accepted = await self._posts.post(account, generation_id, post.seq, content, reasoning)
         resp.content_type = JSON
         resp.data = _encode(Accepted(accepted.seq, accepted.cancelled))

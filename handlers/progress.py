@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import NamedTuple
 
 import structlog
@@ -24,6 +25,8 @@ from handlers.log import Log, Refusal
 
 logger = structlog.get_logger()
 
+REQUESTS_KEPT = 20_000
+
 
 class Accepted(NamedTuple):
     """The post stands in the stream, or stood there before."""
@@ -32,60 +35,74 @@ class Accepted(NamedTuple):
     cancelled: bool
 
 
-async def progress(
-    log: Log,
-    limits: Limits,
-    account: Account,
-    generation_id: str,
-    seq: int,
-    content: str,
-    reasoning: str,
-) -> Accepted:
-    """Append one delta and renew the lease; a repeat of the last delta is answered and changes
-    nothing.
+class Posts:
+    """Takes in posts. Remembers which request a generation belongs to: that never changes."""
 
-    Raise the errors of the spec's table; ChatProgressUnavailable where Redis does not answer.
-    """
-    keys = log.keys
-    try:
-        request = await log.read("HGET", keys.lease(generation_id), "request")
+    def __init__(self, log: Log, limits: Limits) -> None:
+        self._log = log
+        self._limits = limits
+        self._requests: OrderedDict[str, str] = OrderedDict()
+
+    async def post(
+        self, account: Account, generation_id: str, seq: int, content: str, reasoning: str
+    ) -> Accepted:
+        """Append one delta and renew the lease; a repeat of the last delta is answered and changes
+        nothing.
+
+        Raise the errors of the spec's table; ChatProgressUnavailable where Redis does not answer.
+        """
+        keys, limits = self._log.keys, self._limits
+        try:
+            request_id = await self._request_of(generation_id)
+            if request_id is None:
+                raise await _without_lease(self._log, generation_id)
+            partition = keys.of(generation_id)
+            accepted, cancelled, renewal = await self._log.run(
+                "progress",
+                partition,
+                {
+                    "lease": keys.lease(generation_id),
+                    "stream": keys.stream(request_id),
+                    "generation": keys.generation(generation_id),
+                    "due_lease": keys.due(partition, "lease"),
+                },
+                {
+                    "generation_id": generation_id,
+                    "key": account.progress_key,
+                    "seq": seq,
+                    "content": content,
+                    "reasoning": reasoning,
+                    "characters": len(content),
+                    "most": limits.progress_entries,
+                    "stream_ttl": limits.progress_stream_ttl,
+                    "stream_most": limits.progress_stream_entries,
+                    "base": limits.text_job_lease,
+                    "grace": limits.progress_lease_grace,
+                    "slack": limits.progress_slack,
+                    "event": codec.encode(
+                        Progressed(request_id=request_id, generation_id=generation_id)
+                    ),
+                },
+            )
+        except (RedisUnavailable, OutOfMemory) as error:
+            raise ChatProgressUnavailable from error
+        except Refusal as refusal:
+            raise await _refused(self._log, generation_id, refusal) from refusal
+        logger.debug("progress", generation_id=generation_id, seq=seq, renewal=renewal.decode())
+        return Accepted(int(accepted), cancelled == b"1")
+
+    async def _request_of(self, generation_id: str) -> str | None:
+        """The request of a generation that streams; None without a lease."""
+        known = self._requests.get(generation_id)
+        if known is not None:
+            return known
+        request = await self._log.read("HGET", self._log.keys.lease(generation_id), "request")
         if request is None:
-            raise await _without_lease(log, generation_id)
-        request_id = request.decode()
-        partition = keys.of(generation_id)
-        accepted, cancelled, renewal = await log.run(
-            "progress",
-            partition,
-            {
-                "lease": keys.lease(generation_id),
-                "stream": keys.stream(request_id),
-                "generation": keys.generation(generation_id),
-                "due_lease": keys.due(partition, "lease"),
-            },
-            {
-                "generation_id": generation_id,
-                "key": account.progress_key,
-                "seq": seq,
-                "content": content,
-                "reasoning": reasoning,
-                "characters": len(content),
-                "most": limits.progress_entries,
-                "stream_ttl": limits.progress_stream_ttl,
-                "stream_most": limits.progress_stream_entries,
-                "base": limits.text_job_lease,
-                "grace": limits.progress_lease_grace,
-                "slack": limits.progress_slack,
-                "event": codec.encode(
-                    Progressed(request_id=request_id, generation_id=generation_id)
-                ),
-            },
-        )
-    except (RedisUnavailable, OutOfMemory) as error:
-        raise ChatProgressUnavailable from error
-    except Refusal as refusal:
-        raise await _refused(log, generation_id, refusal) from refusal
-    logger.debug("progress", generation_id=generation_id, seq=seq, renewal=renewal.decode())
-    return Accepted(int(accepted), cancelled == b"1")
+            return None
+        known = self._requests[generation_id] = request.decode()
+        if len(self._requests) > REQUESTS_KEPT:
+            self._requests.popitem(last=False)
+        return known
 
 
 async def _refused(log: Log, generation_id: str, refusal: Refusal) -> Exception:

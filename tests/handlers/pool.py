@@ -46,6 +46,7 @@ class Pool:
     owner: Account
     accounts: Accounts
     workers: pop.Workers
+    posts: progress.Posts
     names: dict[str, pop.Worker] = field(default_factory=dict)
     janitors: dict[int, Janitor] = field(default_factory=dict)
 
@@ -63,6 +64,7 @@ class Pool:
             await accounts.find(owner),
             accounts,
             pop.Workers(log, limits),
+            progress.Posts(log, limits),
         )
 
     async def submit(self, *, jobs: int = 1, stream: bool = False, max_length: int = 512) -> str:
@@ -104,9 +106,7 @@ class Pool:
 
     async def post(self, generation_id: str, seq: int, content: str) -> progress.Accepted:
         """Post progress."""
-        return await progress.progress(
-            self.log, self.limits, self.owner, generation_id, seq, content, ""
-        )
+        return await self.posts.post(self.owner, generation_id, seq, content, "")
 
     async def cancel(self, request_id: str) -> cancel.Ended:
         """Cancel as the client."""
