@@ -99,7 +99,8 @@ class Posts:
         request = await self._log.read("HGET", self._log.keys.lease(generation_id), "request")
         if request is None:
             return None
-        known = self._requests[generation_id] = request.decode()
+        known = str(request.decode())
+        self._requests[generation_id] = known
         if len(self._requests) > REQUESTS_KEPT:
             self._requests.popitem(last=False)
         return known
