@@ -272,7 +272,9 @@ class ClusterLink:
                 return _flat(await self._cluster.execute_command(*command))
         except ResponseError as error:
             raise _told(error) from error
-        except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
+        except (RedisError, RedisClusterException, OSError, AttributeError) as error:
+            # AttributeError: a caller that failed has redis-py cut the connections of its node,
+            # also one that another caller is just opening. TimeoutError is an OSError.
             raise Unavailable(str(error) or type(error).__name__, sent=True) from error
 
     async def scan(self, pattern: str) -> AsyncIterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
-from lua.link import Link, ResponseError, Unavailable, connect
+from lua.link import ClusterLink, Link, ResponseError, Unavailable, connect
 from lua.scripts import Refusal, Scripts
 from tests.proxy import Proxy
 
@@ -209,3 +209,20 @@ async def test_the_cluster_is_found_out(cluster_url: str, redis_url: str) -> Non
         assert await opened.call("SET", "{0}k", "v") in (b"OK", "OK", True)
         assert [key async for key in opened.scan("{0}*")] == ["{0}k"]
         await opened.close()
+
+
+class _Torn:
+    """redis-py's cluster client when one caller's failure cuts another's connection."""
+
+    async def execute_command(self, *_: object) -> None:
+        """As seen when a node went away under several callers."""
+        raise AttributeError("'NoneType' object has no attribute 'writelines'")
+
+
+async def test_a_connection_that_redis_py_cut_under_its_own_feet_is_unavailable() -> None:
+    link = ClusterLink("redis://127.0.0.1:1")
+    await link.close()
+    link._cluster = _Torn()
+
+    with pytest.raises(Unavailable):
+        await link.call("GET", "k")
