@@ -279,6 +279,6 @@ class Progress:
         generation_id = canonical(post.id)
         if generation_id is None:
             raise ChatJobAborted
-        accepted = await self._posts.post(account, generation_id, post.seq, content, reasoning)
+        accepted = await self._posts.progress(account, generation_id, post.seq, content, reasoning)
         resp.content_type = JSON
         resp.data = _encode(Accepted(accepted.seq, accepted.cancelled))

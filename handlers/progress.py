@@ -43,7 +43,7 @@ class Posts:
         self._limits = limits
         self._requests: OrderedDict[str, str] = OrderedDict()
 
-    async def post(
+    async def progress(
         self, account: Account, generation_id: str, seq: int, content: str, reasoning: str
     ) -> Accepted:
         """Append one delta and renew the lease; a repeat of the last delta is answered and changes

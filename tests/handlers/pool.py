@@ -106,7 +106,7 @@ class Pool:
 
     async def post(self, generation_id: str, seq: int, content: str) -> progress.Accepted:
         """Post progress."""
-        return await self.posts.post(self.owner, generation_id, seq, content, "")
+        return await self.posts.progress(self.owner, generation_id, seq, content, "")
 
     async def cancel(self, request_id: str) -> cancel.Ended:
         """Cancel as the client."""
