@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -144,42 +145,56 @@ def e2e_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.stop()
 
 
-@pytest.fixture(scope="session", params=["plain", "cluster"])
+@pytest.fixture(scope="session", params=["plain", pytest.param("cluster", marks=pytest.mark.soak)])
 def session_pool(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     e2e_postgres: Server,
+    s3_server: Service,
 ) -> Iterator[Pool]:
-    """The service with four partitions and two web processes, on a single Valkey or a cluster."""
+    """The service with four partitions and two web processes, on a single Valkey or a cluster.
+
+    When all tests are done with it, its log has to fold to its state, and no process may have left
+    a word of a bug.
+    """
     kind = request.param
     folder = tmp_path_factory.mktemp(f"e2e-{kind}")
+    database = f"{kind}_{secrets.token_hex(4)}"
+    with psycopg.connect(e2e_postgres.service.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {database}".encode())
     redis = Server(
         valkey.service(folder / "valkey", free_port(), cluster=kind == "cluster"),
         folder / "valkey.log",
     )
-    redis.start()
-    with psycopg.connect(e2e_postgres.service.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {kind}".encode())
     up = Up(
         folder / "up",
         *("--web-workers", "2", "--partitions", str(PARTITIONS)),
         env={
             "REDIS_URL": redis.service.url,
-            "DATABASE_URL": database_named(e2e_postgres.service.url, kind),
+            "DATABASE_URL": database_named(e2e_postgres.service.url, database),
+            "S3_ENDPOINT_URL": s3_server.url,
             "HORDE_TEST": "true",
-        },
+        }
+        | s3_server.settings,
         procfile=PROCFILE,
     )
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(redis.stop)
+        redis.start()
+        stack.callback(up.end)
         up.start()
-        client, owner = asyncio.run(up.users("client", "owner", flags=("--kudos", "1000")))
-        asyncio.run(known(up.url, owner, client))
+        client, owner = asyncio.run(_peopled(up))
         yield Pool(up, client, owner, redis, e2e_postgres, Keys(PARTITIONS))
+        assert "no difference" in up.cli("verify")
         assert up.end() == 0, up.program.tail()
         assert up.bugs() == []
-    finally:
-        up.end()
-        redis.stop()
+
+
+async def _peopled(up: Up) -> list[str]:
+    keys = await up.users("client", "owner")
+    await known(up.url, keys[1], keys[0])
+    await hang_up()
+    return keys
 
 
 @pytest.fixture(autouse=True)
@@ -192,10 +207,11 @@ async def connections() -> AsyncIterator[None]:
 @pytest.fixture
 async def pool(session_pool: Pool) -> AsyncIterator[Pool]:
     """The shared service; a test that passes has brought to an end whatever it began."""
+    before = await session_pool.unended()  # by a test that failed
     yield session_pool
 
     async def at_rest() -> bool:
-        return not await session_pool.unended()
+        return await session_pool.unended() <= before
 
     await eventually(at_rest, 10, "requests that nobody ended")
 

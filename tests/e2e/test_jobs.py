@@ -105,7 +105,6 @@ async def test_streamed_jobs_leave_nothing_behind(pool: Pool) -> None:
             return await log.read("HGET", pool.keys.account(account), "jobs") == b"0"
 
         await eventually(settled, 10, "the settler")
-    assert "no difference" in pool.up.cli("verify")
     client.close()
 
 

@@ -173,7 +173,7 @@ async def test_each_route_answers_within_a_second_and_recovers(
     book = Book()
     scene = await _set(pool, book)
     which: Server = getattr(pool, server)
-    before = pool.up.info()["processes"]
+    before = pool.up.run()["processes"]
     expected = REDIS_AWAY if server == "redis" else POSTGRES_AWAY
     if how == "hung":
         which.pause()
@@ -202,10 +202,9 @@ async def test_each_route_answers_within_a_second_and_recovers(
 
     await _serves_again(pool, book)
     print(f"{server} {how}: normal {time.monotonic() - back:.1f} s after its return")
-    assert pool.up.info()["processes"] == before
+    assert pool.up.run()["processes"] == before
     accepted = [told["submit"].body["id"] for told in rounds if told["submit"].status == 202]
     await _ended(pool, scene, accepted, replied=server == "postgres")
-    assert "no difference" in pool.up.cli("verify")
 
 
 async def _serves_again(pool: Pool, book: Book) -> None:
