@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import structlog
 
 from events.base import Position, Recorded
 from events.keys import CHANNEL_PROJECTED
 from projections import changes, checkpoint
+from projections.changes import Document
 from projections.checkpoint import Checkpoint, CheckpointMoved
 from projections.log import Log
 from projections.projection import Projected, Projection, Signal
@@ -16,6 +19,8 @@ from projections.session import Session
 logger = structlog.get_logger()
 
 _encode = msgspec.json.Encoder().encode
+_MOST_PASSED = 500
+"""Events without a row until the checkpoint is written all the same: a restart reads them anew."""
 
 
 class Projector:
@@ -34,11 +39,18 @@ class Projector:
         self._channel = channel(projection.name, log.partition)
         self._stored = Checkpoint(Position(0, 0), Position(0, 0))
         self._announced = Position(0, 0)
+        self._read = Position(0, 0)
+        self._passed = 0  # events read that changed no row, since the last write
 
     @property
     def position(self) -> Position:
         """The last event whose rows are written."""
         return self._stored.position
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether events were passed over that the checkpoint does not show yet."""
+        return self._passed > 0
 
     def resume(self) -> None:
         """Take up work at the checkpoint; call it first, and again with each new Redis client.
@@ -62,25 +74,34 @@ class Projector:
             )
             self._stored = checkpoint.read(self._session, name, self.partition)
             self._log.publish([(self._channel, _encode(Projected(position=str(self.position))))])
+        self._read, self._passed = self.position, 0
         while self._announced < self.position:
             missed = self._log.between(self._announced, self.position, count=500)
             if not missed:
                 break
             document = self.projection.fold(missed)
-            self._announce(missed, self.projection.hints(str(self.position), document, []))
+            hints = self.projection.hints(str(self.position), document, [])
+            self._announce(missed, hints, missed[-1].position)
 
     def step(self, *, count: int = 500, block_ms: int | None = None) -> int:
         """Apply the next events, at most `count`, in one transaction; return how many there were.
 
-        With `block_ms`, wait so long for the first. Announcing is best effort: where Redis fails,
-        the rows stand and RedisError leaves it to `resume`.
+        With `block_ms`, wait so long for the first. Events that change no row cost no transaction:
+        the next one, or `rest`, carries the checkpoint past them. Announcing is best effort: where
+        Redis fails, the rows stand and RedisError leaves it to `resume`.
         """
-        batch = self._log.read(self.position, count=count, block_ms=block_ms)
+        batch = self._log.read(self._read, count=count, block_ms=block_ms)
         if not batch:
             return 0
-        reached = batch[-1].position
+        self._read = batch[-1].position
+        self._passed += len(batch)
         document = self.projection.fold(batch)
-        stored = Checkpoint(reached, self._announced)
+        if document or self._passed >= _MOST_PASSED:
+            self._write(document, batch)
+        return len(batch)
+
+    def _write(self, document: Document, batch: Sequence[Recorded]) -> None:
+        stored = Checkpoint(self._read, self._announced)
         came_back = checkpoint.move(
             self._session,
             self.projection.name,
@@ -90,38 +111,42 @@ class Projector:
             self.projection.write if document else "",
             changes.encode(document) if document else "",
         )
-        self._stored = stored
+        self._stored, events, self._passed = stored, self._passed, 0
         logger.info(
             "projected",
             projection=self.projection.name,
             partition=self.partition,
-            position=str(reached),
-            events=len(batch),
+            position=str(self._read),
+            events=events,
         )
-        self._announce(batch, self.projection.hints(str(reached), document, came_back))
-        return len(batch)
+        hints = self.projection.hints(str(self._read), document, came_back)
+        self._announce(batch, hints, self._read)
 
     def rest(self) -> None:
-        """Nothing to do just now: note what was announced, and see that nobody else works here."""
-        if self._stored.signalled < self._announced:
+        """Nothing to do just now: note what was passed over and announced, and see that nobody else
+        works here.
+        """
+        if self._passed:
+            self._write({}, ())
+        elif self._stored.signalled < self._announced:
             stored = Checkpoint(self.position, self._announced)
             checkpoint.move(
                 self._session, self.projection.name, self.partition, self.position, stored
             )
             self._stored = stored
-            return
-        now = checkpoint.read(self._session, self.projection.name, self.partition)
-        if now.position != self.position:
-            raise CheckpointMoved(f"{self.projection.name} of partition {self.partition}")
+        else:
+            now = checkpoint.read(self._session, self.projection.name, self.partition)
+            if now.position != self.position:
+                raise CheckpointMoved(f"{self.projection.name} of partition {self.partition}")
 
-    def _announce(self, batch: list[Recorded], projected: Projected) -> None:
+    def _announce(self, batch: Sequence[Recorded], projected: Projected, until: Position) -> None:
         """Say what can be read now. Behind a rebuild, old events are not announced again."""
         signals: list[Signal] = []
         if self.projection.signals is not None:
             fresh = [recorded for recorded in batch if recorded.position > self._announced]
             signals = self.projection.signals(fresh)
         self._log.publish([(self._channel, _encode(projected)), *signals])
-        self._announced = max(self._announced, batch[-1].position)
+        self._announced = max(self._announced, until)
 
 
 def channel(name: str, partition: int) -> str:

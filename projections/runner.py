@@ -22,6 +22,7 @@ from projections.projector import Projector, step
 from projections.rebuild import rebuild
 
 _BLOCK_S = 0.5  # one blocking read: how late a stop, a lost lock or a rebuild is noticed at worst
+_UNWRITTEN_S = 0.03  # the same while the checkpoint is behind: readers may wait for it
 _POLL_S = 0.25  # how often a stand-by looks at its lock
 _PATIENCE_S = 1.5  # how long a lock stays free before someone takes it beyond its share
 _BACKOFF_S = (0.1, 2.0)  # first and longest pause before connecting again
@@ -272,11 +273,12 @@ class _Partition:
         earliest = looked = time.monotonic()
         while not process.stopping():
             process.pause(max(0.0, earliest - time.monotonic()))
-            events = projector.step(count=process.batch, block_ms=int(_BLOCK_S * 1000))
+            block_s = _UNWRITTEN_S if projector.unwritten else _BLOCK_S
+            events = projector.step(count=process.batch, block_ms=int(block_s * 1000))
             now = time.monotonic()
             if not events:
                 projector.rest()
-            elif events < process.batch:
+            elif events < process.batch and not projector.unwritten:
                 # Waking for each event costs more than it brings: let the next few gather. After a
                 # rest this moment has long passed, so the first event goes at once.
                 earliest = now + process.pause_s

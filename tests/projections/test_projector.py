@@ -12,9 +12,10 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from events.base import Position
+from events.base import START, Position
 from events.codec import UnknownType
 from events.keys import CHANNEL_PROJECTED, Keys, channel
+from events.types import Settled
 from projections import checkpoint, session
 from projections.checkpoint import CheckpointMoved, HistoryLost
 from projections.log import Log
@@ -394,3 +395,19 @@ def test_nul_and_huge_numbers_of_others_do_not_stop_the_reader(given: Given, con
     assert connected.execute("SELECT model FROM queue").fetchall() == [("al\ufffdpha",)]
     assert connected.execute("SELECT max_length FROM workers").fetchall() == [(2**63 - 1,)]
     assert checkpoint.read(connected, "eligibility", 0).position > Position(0, 0)
+
+
+def test_events_without_a_row_cost_no_transaction_and_are_carried_past(
+    client: redis.Redis, keys: Keys, reader: Log, connected: Session
+):
+    """An admission comes before each request: its request must not wait behind its commit."""
+    append(client, [(Position(5, 0), Settled(source=0, source_position="1-0"))], keys)
+    projector = Projector(STATUS, reader, connected)
+    projector.resume()
+
+    assert projector.step() == 1
+    assert (projector.unwritten, projector.position) == (True, START)
+    projector.rest()
+
+    assert (projector.unwritten, projector.position) == (False, Position(5, 0))
+    assert checkpoint.read(connected, "status", 0).position == Position(5, 0)
