@@ -353,19 +353,23 @@ class Book:
         """Texts of acknowledged requests that ended without an answer."""
         return [self.accepted[id_] for id_, status in self.ended.items() if status["faulted"]]
 
-    def false_empties(self, bound: float) -> list[Empty]:
-        """Pops that brought nothing, though a request had waited longer than `bound` when they
-        began, and still did when they were answered.
+    def overlooked(self) -> float:
+        """The longest that a request had waited when a pop began that brought nothing, though the
+        request still waited when that pop was answered.
         """
         first: dict[str, float] = {}
         for job in self.taken:
             first[job.text] = min(job.asked, first.get(job.text, job.asked))
         spans = [(at, first.get(text, float("inf"))) for text, at in self.accepted_at.items()]
-        return [
-            pop
-            for pop in self.empty
-            if any(at + bound < pop.asked and pop.answered < asked for at, asked in spans)
-        ]
+        return max(
+            (
+                pop.asked - at
+                for pop in self.empty
+                for at, asked in spans
+                if at < pop.asked and pop.answered < asked
+            ),
+            default=0.0,
+        )
 
 
 def reply_to(text: str) -> str:
