@@ -35,11 +35,13 @@ SETTLE_COUNT = 500
 SETTLE_BLOCK_MS = 1000
 SETTLE_PAUSE = 0.05  # seconds between runs while busy: nobody waits for it, and runs share scripts
 RETRY_SECONDS = 0.5
+OPERATOR_SECONDS = 30.0
 
 
 def _with_log(settings: Settings, work: Callable[[Log], Awaitable[T]]) -> T:
     async def run() -> T:
-        log = await open_log(settings)
+        # An operator waits longer than a request does, and a fold is much quicker in order.
+        log = await open_log(settings, timeout=OPERATOR_SECONDS, ordered=True)
         try:
             return await work(log)
         finally:

@@ -15,12 +15,18 @@ class WrongPartitions(CannotOpen):
     """The deployment was started with another number of partitions; it cannot change."""
 
 
-async def open_log(settings: Settings) -> Log:
+async def open_log(
+    settings: Settings, *, timeout: float | None = None, ordered: bool = False
+) -> Log:
     """Connect to Redis; record or check the number of partitions.
 
-    Raise WrongPartitions.
+    `timeout` (seconds) instead of the settings'; `ordered` as for `connect`. Raise WrongPartitions.
     """
-    redis = await connect(settings.redis_url, timeout=settings.redis_timeout_seconds)
+    redis = await connect(
+        settings.redis_url,
+        timeout=settings.redis_timeout_seconds if timeout is None else timeout,
+        ordered=ordered,
+    )
     log = Log(redis, Keys(settings.partitions), test=settings.test)
     await log.read("SET", PARTITIONS, settings.partitions, "NX")
     recorded = int(await log.read("GET", PARTITIONS))

@@ -48,6 +48,9 @@ __all__ = [
 
 Argument = str | bytes | int | float
 
+CONNECTIONS = 2
+"""Of a link: while one waits for its answers, the next batch can go out."""
+
 
 class Unavailable(Exception):
     """Redis did not answer."""
@@ -100,7 +103,7 @@ class Link:
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 0.6, connections: int = 2, most: int = 256
+        self, url: str, *, timeout: float = 0.6, connections: int = CONNECTIONS, most: int = 256
     ) -> None:
         self._pool = ConnectionPool.from_url(
             url,
@@ -329,10 +332,10 @@ class Tail:
         await self._client.aclose()
 
 
-async def connect(url: str, *, timeout: float = 0.6) -> Redis:
+async def connect(url: str, *, timeout: float = 0.6, ordered: bool = False) -> Redis:
     """The right link for the server behind `url`: it is asked whether it runs as a cluster.
 
-    Raise Unavailable.
+    `ordered` keeps the order of what is issued, where it is no cluster. Raise Unavailable.
     """
     probe = blocking_client(url, timeout=timeout)
     try:
@@ -341,11 +344,9 @@ async def connect(url: str, *, timeout: float = 0.6) -> Redis:
         raise Unavailable(str(error) or type(error).__name__, sent=False) from error
     finally:
         await probe.aclose()
-    return (
-        ClusterLink(url, timeout=timeout)
-        if info.get("cluster_enabled")
-        else Link(url, timeout=timeout)
-    )
+    if info.get("cluster_enabled"):
+        return ClusterLink(url, timeout=timeout)
+    return Link(url, timeout=timeout, connections=1 if ordered else CONNECTIONS)
 
 
 def blocking_client(url: str, *, timeout: float | None = None) -> redis.asyncio.Redis:
