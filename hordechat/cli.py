@@ -88,14 +88,19 @@ class _Group(click.Group):
         except Exception as error:
             from psycopg import OperationalError
 
+            from events.codec import UnknownType
             from handlers.errors import RedisUnavailable
             from hordechat.opening import CannotOpen
             from lua.link import Unavailable
+            from projections.checkpoint import Stop
 
             if isinstance(error, CannotOpen | OperationalError):
                 raise click.ClickException(str(error).strip()) from None
             if isinstance(error, RedisUnavailable | Unavailable):
                 raise click.ClickException("Redis does not answer.") from None
+            if isinstance(error, Stop | UnknownType):  # no bug: a reader that must not go on
+                why = (type(error).__doc__ or "").strip().splitlines()[0]
+                raise click.ClickException(f"{why} ({error})") from None
             raise
 
 

@@ -41,6 +41,23 @@ def test_servers_that_do_not_answer_are_said_to(database_url: str, unused_tcp_po
     assert (result.exit_code, "refused" in result.output) == (1, True)
 
 
+def test_a_reader_that_must_not_go_on_says_why_in_a_sentence(
+    clean_redis: redis.Redis, redis_url: str, migrated_url: str
+) -> None:
+    clean_redis.xadd("horde:events", {"type": "unheard-of", "v": "1"})
+
+    result = CliRunner().invoke(
+        main,
+        ["rebuild", "status"],
+        env={"REDIS_URL": redis_url, "DATABASE_URL": migrated_url, "HORDE_SECRET": "x"},
+    )
+
+    assert result.exit_code == 1
+    assert "The log holds an event that this build does not know. (" in result.output
+    assert "unheard-of" in result.output
+    assert "Traceback" not in result.output
+
+
 def _migrate(redis_url: str, database_url: str, **environ: str):
     return CliRunner().invoke(
         main,
