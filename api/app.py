@@ -10,7 +10,7 @@ import msgspec
 
 from api import errors, health
 from api.availability import Availability, Queue
-from api.body import BODY_SECONDS
+from api.body import BODY_SECONDS, Bodies
 from api.chat import ChatAsync, ChatStatus
 from api.clock import Clock
 from api.disconnect import App, CancelOnDisconnect
@@ -70,7 +70,7 @@ def create_app(parts: Parts) -> App:
         parts.clock,
         stale_seconds=parts.stale_seconds,
     )
-    timed = {"body_seconds": parts.body_seconds}
+    bodies = {"bodies": Bodies(seconds=parts.body_seconds)}
     app.add_route(
         "/v2/generate/chat/async",
         ChatAsync(
@@ -82,7 +82,7 @@ def create_app(parts: Parts) -> App:
             max_body=parts.max_body,
             max_messages=parts.max_messages,
             max_text_bytes=parts.max_text_bytes,
-            **timed,
+            **bodies,
         ),
     )
     app.add_route(
@@ -98,11 +98,11 @@ def create_app(parts: Parts) -> App:
             parts.workers,
             parts.matcher,
             wait_limit=parts.wait_limit,
-            **timed,
+            **bodies,
         ),
     )
-    app.add_route("/v2/generate/text/submit", Submit(log, limits, accounts, **timed))
-    app.add_route("/v2/generate/text/progress", Progress(log, limits, accounts, **timed))
+    app.add_route("/v2/generate/text/submit", Submit(log, limits, accounts, **bodies))
+    app.add_route("/v2/generate/text/progress", Progress(log, limits, accounts, **bodies))
     app.add_route("/health/live", health.Live())
     needed = {
         "redis": health.redis_check(log),

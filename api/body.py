@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator
 
 import falcon.asgi
 
 from api import disconnect
 from handlers.errors import BadRequest, RequestTimeout, RequestTooLarge
 
+FIRST_BYTES = 2**20
+AT_ONCE_BYTES = 128 * 2**20
+"""Of bodies beyond their first part, in one process. Above the largest cap, or none would pass."""
 BODY_SECONDS = 60.0
 """All of a body has to arrive within this. At its cap that is 5 Mbit/s."""
 
@@ -17,30 +23,90 @@ _DRAIN_SECONDS = 3.0
 _DRAIN_CHUNK = 2**18
 
 
-async def read(req: falcon.asgi.Request, most: int, *, seconds: float = BODY_SECONDS) -> bytes:
-    """The whole body, at most `most` bytes of it.
+class Bodies:
+    """Reads the bodies of one process: large ones take turns.
 
-    Raise RequestTooLarge before anything is parsed: at once where Content-Length says so, else one
-    byte past `most`. Raise RequestTimeout where the body takes longer than `seconds`. Both refusals
-    close the connection (see api.errors), since what follows on it is the rest of the body.
+    A body costs a few times its size while it is read and taken apart, so many at once would cost
+    memory without bound. The first part of each is read at once, which is all that most have, and
+    all that a client gets who trickles.
     """
-    declared = req.content_length
-    if declared is not None and declared > most:
-        await _drain(req)
-        raise _too_large(most)
-    stream = req.stream
-    if disconnect.complete(req.scope):  # it came with the head, as most do: nothing to wait for
-        raw = await stream.read(most + 1)
-    else:
+
+    def __init__(
+        self,
+        *,
+        seconds: float = BODY_SECONDS,
+        at_once: int = AT_ONCE_BYTES,
+        first: int = FIRST_BYTES,
+    ) -> None:
+        self._seconds = seconds
+        self._first = first
+        self._left = at_once
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @contextlib.asynccontextmanager
+    async def read(self, req: falcon.asgi.Request, most: int) -> AsyncIterator[bytes]:
+        """The whole body, at most `most` bytes of it, for as long as it is taken apart.
+
+        Raise RequestTooLarge before anything is parsed: at once where Content-Length says so, else
+        one byte past `most`. Raise RequestTimeout where the body, or its turn, takes longer than
+        the deadline. Both close the connection (see api.errors), since what follows on it is the
+        rest of the body.
+        """
+        declared = req.content_length
+        if declared is not None and declared > most:
+            await _drain(req)
+            raise _too_large(most)
+        if disconnect.complete(req.scope) and (declared or 0) <= self._first:
+            yield _whole(req, await req.stream.read(most + 1), most)
+            return
+        size = 0
         try:
-            async with asyncio.timeout(seconds):
-                raw = await stream.read(most + 1)
-        except TimeoutError:
-            raise RequestTimeout(f"The body did not arrive within {seconds:g} seconds.") from None
-    if len(raw) > most:
-        await _drain(req)
+            try:
+                async with asyncio.timeout(self._seconds):
+                    raw = await req.stream.read(min(self._first, most + 1))
+                    if len(raw) == self._first and not req.stream.eof:
+                        size = await self._turn(most if declared is None else declared)
+                        raw += await req.stream.read(most + 1 - len(raw))
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"The body did not arrive within {self._seconds:g} seconds."
+                ) from None
+            if len(raw) > most:
+                await _drain(req)
+                raise _too_large(most)
+            yield _whole(req, raw, most)
+        finally:
+            self._give_way(size)
+
+    async def _turn(self, size: int) -> int:
+        """Wait, in line, until so much may be read; return it, to be given back."""
+        if self._waiting or size > self._left:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((size, turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._give_way(size)
+                else:
+                    self._waiting.remove((size, turn))
+                raise
+        else:
+            self._left -= size
+        return size
+
+    def _give_way(self, size: int) -> None:
+        self._left += size
+        while self._waiting and self._waiting[0][0] <= self._left:
+            taken, turn = self._waiting.popleft()
+            self._left -= taken
+            turn.set_result(None)
+
+
+def _whole(req: falcon.asgi.Request, raw: bytes, most: int) -> bytes:
+    if len(raw) > most:  # it came whole, so nothing is left to drain
         raise _too_large(most)
-    if declared is not None and len(raw) < declared:
+    if req.content_length is not None and len(raw) < req.content_length:
         raise BadRequest("The body ended early.")
     req.context.raw = raw  # for the log line of an unhandled error
     return raw

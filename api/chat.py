@@ -9,8 +9,9 @@ import msgspec
 import structlog
 from msgspec import UNSET, UnsetType
 
-from api import auth, body, disconnect, wait
+from api import auth, disconnect, wait
 from api.availability import Availability
+from api.body import Bodies
 from api.errors import JSON
 from api.guard import MemoryGuard
 from api.ids import canonical
@@ -68,7 +69,7 @@ class ChatAsync:
         max_body: int,
         max_messages: int,
         max_text_bytes: int,
-        body_seconds: float,
+        bodies: Bodies,
     ) -> None:
         self._log = log
         self._limits = limits
@@ -78,14 +79,14 @@ class ChatAsync:
         self._max_body = max_body
         self._max_messages = max_messages
         self._max_text_bytes = max_text_bytes
-        self._body_seconds = body_seconds
+        self._bodies = bodies
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Queue a request."""
-        raw = await body.read(req, self._max_body, seconds=self._body_seconds)
-        new = request.read(
-            raw, max_messages=self._max_messages, max_text_bytes=self._max_text_bytes
-        )
+        async with self._bodies.read(req, self._max_body) as raw:
+            new = request.read(
+                raw, max_messages=self._max_messages, max_text_bytes=self._max_text_bytes
+            )
         account = await auth.account(req, self._accounts)
         self._guard.check()
         receipt = await submit(self._log, self._limits, account, new)

@@ -9,7 +9,8 @@ import falcon.asgi
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from api import auth, body, disconnect, wait
+from api import auth, disconnect, wait
+from api.body import Bodies
 from api.errors import JSON
 from api.ids import canonical
 from api.matcher import Matcher, Outcome
@@ -74,7 +75,7 @@ class Pop:
         matcher: Matcher,
         *,
         wait_limit: int,
-        body_seconds: float,
+        bodies: Bodies,
     ) -> None:
         self._log = log
         self._limits = limits
@@ -82,12 +83,12 @@ class Pop:
         self._workers = workers
         self._matcher = matcher
         self._wait_limit = wait_limit
-        self._body_seconds = body_seconds
+        self._bodies = bodies
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Check a worker in, and give it a job; with `Prefer: wait=N` wait for one."""
-        raw = await body.read(req, POP_BODY_BYTES, seconds=self._body_seconds)
-        _read(raw)  # a body that is none is refused before its sender is asked for
+        async with self._bodies.read(req, POP_BODY_BYTES) as raw:
+            _read(raw)  # a body that is none is refused before its sender is asked for
         owner = await auth.worker_owner(req, self._accounts)
         declared = _declared(raw, owner.username)
         seconds = wait.preferred(req, self._wait_limit)
@@ -188,18 +189,16 @@ def _popped(outcome: Outcome[Assignment]) -> Popped:
 class Submit:
     """`POST /v2/generate/text/submit`."""
 
-    def __init__(
-        self, log: Log, limits: Limits, accounts: Accounts, *, body_seconds: float
-    ) -> None:
+    def __init__(self, log: Log, limits: Limits, accounts: Accounts, *, bodies: Bodies) -> None:
         self._log = log
         self._limits = limits
         self._accounts = accounts
-        self._body_seconds = body_seconds
+        self._bodies = bodies
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """End a job: with its reply, or by giving it up."""
-        raw = await body.read(req, SUBMIT_BODY_BYTES, seconds=self._body_seconds)
-        submit = reply.read(raw)
+        async with self._bodies.read(req, SUBMIT_BODY_BYTES) as raw:
+            submit = reply.read(raw)
         if not submit.chat and submit.generation is UNSET:
             raise BadRequest(documents.INVALID, errors={"generation": "Missing required key"})
         account = await auth.account(req, self._accounts)
@@ -255,20 +254,18 @@ _progress_body = msgspec.json.Decoder(ProgressBody)
 class Progress:
     """`POST /v2/generate/text/progress`."""
 
-    def __init__(
-        self, log: Log, limits: Limits, accounts: Accounts, *, body_seconds: float
-    ) -> None:
+    def __init__(self, log: Log, limits: Limits, accounts: Accounts, *, bodies: Bodies) -> None:
         self._posts = Posts(log, limits)
         self._accounts = accounts
-        self._body_seconds = body_seconds
+        self._bodies = bodies
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Take in what a streamed job has generated so far."""
-        raw = await body.read(req, PROGRESS_BODY_BYTES, seconds=self._body_seconds)
-        try:
-            post = documents.decode(_progress_body, raw)
-        except documents.Misfit as misfit:
-            raise documents.invalid(misfit.fault) from None
+        async with self._bodies.read(req, PROGRESS_BODY_BYTES) as raw:
+            try:
+                post = documents.decode(_progress_body, raw)
+            except documents.Misfit as misfit:
+                raise documents.invalid(misfit.fault) from None
         content, reasoning = post.delta.content or "", post.delta.reasoning_content or ""
         if not content and not reasoning:
             raise BadRequest("The delta carries neither content nor reasoning_content.")

@@ -10,6 +10,7 @@ import pytest
 
 import api.errors
 from api import body
+from api.body import Bodies
 from tests.api.asgi_client import Call
 
 MOST = 100
@@ -18,8 +19,17 @@ MOST = 100
 class Echo:
     """Answers with the size of what it got."""
 
+    def __init__(self) -> None:
+        self.bodies = Bodies(seconds=0.2, at_once=MOST, first=10)
+        self.go = asyncio.Event()
+        self.go.set()
+        self.reading = 0
+
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
-        resp.media = len(await body.read(req, MOST, seconds=0.2))
+        async with self.bodies.read(req, MOST) as raw:
+            self.reading += 1
+            await self.go.wait()
+            resp.media = len(raw)
 
 
 @pytest.fixture
@@ -105,3 +115,44 @@ async def test_a_body_that_ends_early_is_refused(app: falcon.asgi.App) -> None:
 
     assert (cut.status, cut.json["rc"]) == (400, "BadRequest")
     assert json.dumps(cut.json)
+
+
+async def test_large_bodies_take_turns_and_small_ones_pass_them() -> None:
+    echo = Echo()
+    app = falcon.asgi.App()
+    api.errors.install(app)
+    app.add_route("/", echo)
+    echo.go.clear()
+
+    large = [call(app, content_length="60").start(b"x" * 60) for _ in range(3)]
+    small = call(app, content_length="10").start(b"x" * 10)
+    async with asyncio.timeout(5):
+        while len(echo.bodies._waiting) < 2 or echo.reading < 2:
+            await asyncio.sleep(0.001)
+    echo.go.set()
+
+    for each in (*large, small):
+        await each.ended()
+        assert each.status == 200
+    assert echo.bodies._left == MOST
+
+
+async def test_who_waits_for_a_turn_too_long_or_leaves_holds_up_nobody() -> None:
+    echo = Echo()
+    app = falcon.asgi.App()
+    api.errors.install(app)
+    app.add_route("/", echo)
+    echo.go.clear()
+    first = call(app, content_length="60").start(b"x" * 60)
+    async with asyncio.timeout(5):
+        while not echo.reading:
+            await asyncio.sleep(0.001)
+
+    late = call(app, content_length="60").start(b"x" * 60)
+    await late.ended()
+
+    assert (late.status, late.json["rc"]) == (408, "RequestTimeout")
+    echo.go.set()
+    await first.ended()
+    assert echo.bodies._left == MOST
+    assert not echo.bodies._waiting
