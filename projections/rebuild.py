@@ -58,9 +58,9 @@ def _rebuild(projection: Projection, partition_log: Log, connected: session.Sess
         try:
             projector = Projector(projection, partition_log, connected)
             projector.resume()
-            while projector.position < head:
-                projector.step()
-            projector.rest()
+            while projector.position < head and projector.step():
+                pass
+            projector.rest()  # which also carries the checkpoint past events without a row
         finally:
             session.unlock(connected, name, partition)
     logger.info("rebuilt", projection=name, partition=partition, position=str(head))
