@@ -219,6 +219,8 @@ def verify(settings: Settings) -> bool:
     from hordechat.embedded import valkey
     from hordechat.process import running
 
+    # SIGTERM unwinds us as Ctrl-C does, or the scratch server would be left running.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="hordechat-verify-") as folder:
         service = valkey.service(Path(folder) / "scratch", free_port(), fsync="no")
         with running(service, Path(folder) / "scratch.log"):

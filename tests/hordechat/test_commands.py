@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
 import redis
 from click.testing import CliRunner
 
@@ -56,6 +64,35 @@ def test_a_reader_that_must_not_go_on_says_why_in_a_sentence(
     assert "The log holds an event that this build does not know. (" in result.output
     assert "unheard-of" in result.output
     assert "Traceback" not in result.output
+
+
+def test_a_verify_that_is_told_to_stop_leaves_nothing_behind(
+    redis_url: str, database_url: str, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    servers = {"REDIS_URL": redis_url, "DATABASE_URL": database_url, "HORDE_SECRET": "x"}
+    command = [sys.executable, "-P", "-m", "hordechat", "verify", "--data-dir", str(tmp_path)]
+    process = subprocess.Popen(
+        command, env=os.environ | servers | {"TMPDIR": str(temporary)}, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 20
+    while not list(temporary.glob("*/scratch.log")):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+    process.terminate()
+    process.wait(20)
+
+    assert list(temporary.iterdir()) == []
+    left = [each for each in psutil.process_iter() if str(temporary) in _command_of(each)]
+    assert left == []
+
+
+def _command_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return f"{process.cwd()} {process.cmdline()}"
+    return ""
 
 
 def _migrate(redis_url: str, database_url: str, **environ: str):
