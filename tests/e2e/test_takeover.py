@@ -65,7 +65,7 @@ async def test_the_other_process_takes_over_and_nothing_is_skipped_or_applied_tw
     await eventually(lambda: _caught_up(pool), 20, "the read models")
     for name in TABLES:
         live, rebuilt = await asyncio.to_thread(_live_and_rebuilt, pool, name)
-        assert live == rebuilt
+        assert _differences(live, rebuilt) == []
         assert len(live["checkpoints"]) == PARTITIONS
 
 
@@ -125,6 +125,20 @@ def _rows(url: str, name: str) -> dict[str, list[Any]]:
             (key, at) for key, at in _checkpoints(url).items() if key[0] == name
         )
     return found
+
+
+def _differences(live: dict[str, list[Any]], rebuilt: dict[str, list[Any]]) -> list[Any]:
+    """The first few rows that only one side has: pytest would compare whole tables for minutes."""
+    return [
+        (side, table, row)
+        for table in live
+        for side, rows, others in (
+            ("live", live[table], rebuilt[table]),
+            ("rebuilt", rebuilt[table], live[table]),
+        )
+        for row in rows
+        if row not in others
+    ][:4]
 
 
 def _live_and_rebuilt(pool: Pool, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
