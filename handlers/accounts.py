@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from events import codec
 from events.types import AccountOpened
-from handlers.errors import InvalidAPIKey
+from handlers.errors import BadRequest, InvalidAPIKey
 from handlers.log import Log, Refusal
 
 ANONYMOUS_KEY = "0000000000"
 ANONYMOUS_ID = 0
+MOST_NAME = 30
 CACHE_SECONDS = 5.0
 CACHE_SIZE = 10_000
 
@@ -64,8 +65,11 @@ async def open_account(
     """Open an account with `kudos` (10^-4 kudos); return its id and its API key, which is stored
     nowhere.
 
-    The number is drawn in the partition of the key's digest, so one script does all.
+    The number is drawn in the partition of the key's digest, so one script does all. Raise
+    BadRequest for a name that is no name.
     """
+    if not name.strip() or not name.isprintable() or len(name) > MOST_NAME:
+        raise BadRequest(f"A user's name has 1 to {MOST_NAME} characters that can be printed.")
     api_key = secrets.token_urlsafe(16)
     digest = digest_of(secret, api_key)
     keys = log.keys

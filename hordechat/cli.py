@@ -23,6 +23,8 @@ NO_SERVERS = (
 )
 _SERVERS = ("REDIS_URL", "DATABASE_URL")
 _TABLE_COLUMNS = 150
+_VALUE_COLUMNS = 30  # a URL is folded: it must not squeeze out what a setting means
+_MODELS = click.Choice(["status", "eligibility"])
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -89,7 +91,7 @@ class _Group(click.Group):
             from psycopg import OperationalError
 
             from events.codec import UnknownType
-            from handlers.errors import RedisUnavailable
+            from handlers.errors import RedisUnavailable, Refused
             from hordechat.opening import CannotOpen
             from lua.link import Unavailable
             from projections.checkpoint import Stop
@@ -97,7 +99,10 @@ class _Group(click.Group):
             if isinstance(error, CannotOpen | OperationalError):
                 raise click.ClickException(str(error).strip()) from None
             if isinstance(error, RedisUnavailable | Unavailable):
-                raise click.ClickException("Redis does not answer.") from None
+                reason = error.__cause__ or error
+                raise click.ClickException(f"Redis does not answer: {reason}") from None
+            if isinstance(error, Refused):
+                raise click.ClickException(str(error)) from None
             if isinstance(error, Stop | UnknownType):  # no bug: a reader that must not go on
                 why = (type(error).__doc__ or "").strip().splitlines()[0]
                 raise click.ClickException(f"{why} ({error})") from None
@@ -175,7 +180,12 @@ def _print_table(rows: list[settings.Row]) -> None:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("name", "value", "default", "unit", "meaning"):
-        table.add_column(title, no_wrap=title != "meaning")
+        table.add_column(
+            title,
+            no_wrap=title in ("name", "default", "unit"),
+            overflow="fold",
+            max_width=_VALUE_COLUMNS if title == "value" else None,
+        )
     for row in rows:
         cells = (row.name, row.value, row.default, row.unit, row.meaning)
         table.add_row(*(Text(cell) for cell in cells))
@@ -209,7 +219,7 @@ def web(context: Context, **flags: object) -> None:
 
 @main.command()
 @_with_data_dir
-@click.argument("name")
+@click.argument("name", type=_MODELS)
 @_take
 def projector(context: Context, name: str, take: int | None) -> None:
     """Keep the read model NAME up to date."""
@@ -243,7 +253,7 @@ def janitor(context: Context, take: int | None) -> None:
 
 @main.command()
 @_with_data_dir
-@click.argument("what", metavar="state|NAME")
+@click.argument("what", type=click.Choice(["state", *_MODELS.choices]))
 def rebuild(context: Context, what: str) -> None:
     """Build anew from the event log: the hot state, or the read model NAME."""
     given = context.settings("rebuild")
@@ -319,6 +329,8 @@ def worker(
         if run is None:
             raise click.UsageError(f"No `hordechat up` runs on {context.data.path}: give --url.")
         url = run.url
+    if not url.startswith(("http://", "https://")):
+        raise click.BadParameter("not a URL", param_hint="--url")
     if backend != "echo" and not backend.startswith(("http://", "https://")):
         raise click.BadParameter("neither `echo` nor a URL", param_hint="--backend")
     logs.configure(_load(context.environ(), {}).log_level, "worker")

@@ -262,9 +262,15 @@ def describe(position: Position, fields: Any) -> str:
     pairs = list(zip(fields[::2], fields[1::2], strict=True))
     at = datetime.fromtimestamp(position.ms / 1000, UTC).isoformat(timespec="milliseconds")
     told = " ".join(
-        f"{name.decode()}={value.decode()}" for name, value in pairs if name not in (b"type", b"v")
+        f"{name.decode()}={_shown(value)}" for name, value in pairs if name not in (b"type", b"v")
     )
     return f"{at} {position} {pairs[0][1].decode():<15} {told}"
+
+
+def _shown(value: bytes) -> str:
+    """A value on one line, whatever somebody called their worker."""
+    text = value.decode(errors="replace")
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def user_create(

@@ -196,6 +196,8 @@ def serve(settings: Settings, *, host: str, port: int, workers: int) -> None:
             "logger_class": Logger,
             "backlog": BACKLOG,
             "keepalive": KEEP_ALIVE_SECONDS,
+            # A socket in the user's home, shared by all instances, that could stop any of them.
+            "control_socket_disable": True,
             "graceful_timeout": math.ceil(settings.drain_seconds) + _KILL_MARGIN_SECONDS,
             "accesslog": None,
             "proc_name": "hordechat-web",

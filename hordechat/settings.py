@@ -38,13 +38,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
 
     # Where the servers are
     redis_url: Annotated[
-        str, _meta("Valkey or Redis; empty: `up` starts an embedded Valkey", "URL")
+        str,
+        _meta(
+            "Valkey or Redis; empty: `up` starts an embedded Valkey",
+            "URL",
+            pattern=r"^((rediss?|unix)://.+)?$",
+        ),
     ] = ""
     database_url: Annotated[
-        str, _meta("Postgres; empty: `up` starts an embedded Postgres", "URL")
+        str,
+        _meta(
+            "Postgres; empty: `up` starts an embedded Postgres",
+            "URL",
+            pattern=r"^(postgres(ql)?://.+)?$",
+        ),
     ] = ""
     s3_endpoint_url: Annotated[
-        str, _meta("S3-compatible store; empty: `up` starts an embedded one", "URL")
+        str,
+        _meta(
+            "S3-compatible store; empty: `up` starts an embedded one",
+            "URL",
+            pattern=r"^(https?://.+)?$",
+        ),
     ] = ""
     s3_access_key: Annotated[str, _meta("Access key of the S3 store")] = ""
     s3_secret_key: Annotated[str, _meta("Secret key of the S3 store")] = ""

@@ -29,6 +29,7 @@ import structlog
 from hordechat import logs, settings, watchdog
 from hordechat.datadir import DataDir, DataDirError, Run, free_port, port_is_free
 from hordechat.embedded import postgres, s3, valkey
+from hordechat.opening import CannotOpen
 from hordechat.process import Child, Command, Service, StartFailed
 
 _FIRST_DELAY = 0.2
@@ -395,8 +396,12 @@ def read_procfile(path: Path, environ: Mapping[str, str], cwd: Path) -> dict[str
     """The Procfile's commands by name. `hordechat` is this very interpreter's; `$NAME` reads
     `environ`.
     """
+    try:
+        processes = honcho.environ.parse_procfile(path.read_text()).processes
+    except (AssertionError, UnicodeDecodeError) as error:  # its way to say so
+        raise CannotOpen(f"{path} is no Procfile: {error}") from None
     commands = {}
-    for name, line in honcho.environ.parse_procfile(path.read_text()).processes.items():
+    for name, line in processes.items():
         program, *arguments = shlex.split(string.Template(line).safe_substitute(environ))
         # By this interpreter, and without the current folder in front of sys.path: it is the
         # user's, not ours.

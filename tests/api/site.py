@@ -56,6 +56,8 @@ class Projecting:
         for projector in self._steps:
             while projector.step():
                 pass
+            if projector.unwritten:
+                projector.rest()
 
     def close(self) -> None:
         """Let go."""

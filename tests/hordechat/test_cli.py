@@ -183,7 +183,9 @@ def running_up(tmp_path):
     """A data directory that looks as if `up` ran on it."""
     data = DataDir(tmp_path)
     data.write_run(Run(url="http://u", redis_url="r", database_url="d", s3_endpoint_url="s", pid=1))
-    data.write_environment({"REDIS_URL": "redis://up", "DATABASE_URL": "d", "HORDE_SECRET": "s"})
+    data.write_environment(
+        {"REDIS_URL": "redis://up", "DATABASE_URL": "postgresql://d", "HORDE_SECRET": "s"}
+    )
     with data.lock():
         yield data
 

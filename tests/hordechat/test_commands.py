@@ -13,7 +13,9 @@ import psutil
 import redis
 from click.testing import CliRunner
 
+from events.base import Position
 from hordechat.cli import main
+from hordechat.commands import describe
 
 
 def test_a_redis_that_may_evict_is_refused(
@@ -101,3 +103,33 @@ def _migrate(redis_url: str, database_url: str, **environ: str):
         ["migrate"],
         env={"REDIS_URL": redis_url, "DATABASE_URL": database_url, "HORDE_SECRET": "x", **environ},
     )
+
+
+def test_servers_are_named_by_urls(database_url: str) -> None:
+    for environ in (
+        {"REDIS_URL": "nonsense"},
+        {"REDIS_URL": "redis://127.0.0.1:1", "DATABASE_URL": "nonsense"},
+    ):
+        result = CliRunner().invoke(
+            main, ["migrate"], env={"DATABASE_URL": database_url, **environ}
+        )
+        assert result.exit_code == 1
+        assert next(reversed(environ)) in result.output
+
+
+def test_a_user_s_name_is_one_that_can_be_printed(redis_url: str, database_url: str) -> None:
+    assert _migrate(redis_url, database_url).exit_code == 0
+
+    for name in ("", " ", "x" * 31, "eve\nx"):
+        result = CliRunner().invoke(
+            main,
+            ["user", "create", name],
+            env={"REDIS_URL": redis_url, "DATABASE_URL": database_url, "HORDE_SECRET": "x"},
+        )
+        assert (result.exit_code, "1 to 30 characters" in result.output) == (1, True), result.output
+
+
+def test_what_is_printed_of_an_event_stays_on_its_line() -> None:
+    line = describe(Position(0, 1), [b"type", b"checked-in", b"v", b"1", b"name", b"a\nb"])
+
+    assert line.endswith(r"name=a\nb")
