@@ -70,7 +70,9 @@ def create_app(parts: Parts) -> App:
         parts.clock,
         stale_seconds=parts.stale_seconds,
     )
-    bodies = {"bodies": Bodies(seconds=parts.body_seconds)}
+    # Clients and workers do not wait for each other's large bodies.
+    asked = {"bodies": Bodies(seconds=parts.body_seconds)}
+    worked = {"bodies": Bodies(seconds=parts.body_seconds)}
     app.add_route(
         "/v2/generate/chat/async",
         ChatAsync(
@@ -82,7 +84,7 @@ def create_app(parts: Parts) -> App:
             max_body=parts.max_body,
             max_messages=parts.max_messages,
             max_text_bytes=parts.max_text_bytes,
-            **bodies,
+            **asked,
         ),
     )
     app.add_route(
@@ -98,11 +100,11 @@ def create_app(parts: Parts) -> App:
             parts.workers,
             parts.matcher,
             wait_limit=parts.wait_limit,
-            **bodies,
+            **worked,
         ),
     )
-    app.add_route("/v2/generate/text/submit", Submit(log, limits, accounts, **bodies))
-    app.add_route("/v2/generate/text/progress", Progress(log, limits, accounts, **bodies))
+    app.add_route("/v2/generate/text/submit", Submit(log, limits, accounts, **worked))
+    app.add_route("/v2/generate/text/progress", Progress(log, limits, accounts, **worked))
     app.add_route("/health/live", health.Live())
     needed = {
         "redis": health.redis_check(log),

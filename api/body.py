@@ -15,6 +15,9 @@ from handlers.errors import BadRequest, RequestTimeout, RequestTooLarge
 FIRST_BYTES = 2**20
 AT_ONCE_BYTES = 128 * 2**20
 """Of bodies beyond their first part, in one process. Above the largest cap, or none would pass."""
+STALL_BYTES = 2**18
+STALL_SECONDS = 5.0
+"""Whose turn it is sends so many bytes within so long: 0.4 Mbit/s."""
 BODY_SECONDS = 60.0
 """All of a body has to arrive within this. At its cap that is 5 Mbit/s."""
 
@@ -66,7 +69,7 @@ class Bodies:
                     raw = await req.stream.read(min(self._first, most + 1))
                     if len(raw) == self._first and not req.stream.eof:
                         size = await self._turn(most if declared is None else declared)
-                        raw += await req.stream.read(most + 1 - len(raw))
+                        raw += await _steadily(req, most + 1 - len(raw))
             except TimeoutError:
                 raise RequestTimeout(
                     f"The body did not arrive within {self._seconds:g} seconds."
@@ -101,6 +104,18 @@ class Bodies:
             taken, turn = self._waiting.popleft()
             self._left -= taken
             turn.set_result(None)
+
+
+async def _steadily(req: falcon.asgi.Request, most: int) -> bytes:
+    """Up to `most` bytes, from somebody whose turn it is: who stalls is cut before the deadline."""
+    parts: list[bytes] = []
+    left = most
+    while left > 0 and not req.stream.eof:
+        async with asyncio.timeout(STALL_SECONDS):
+            part = await req.stream.read(min(left, STALL_BYTES))
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def _whole(req: falcon.asgi.Request, raw: bytes, most: int) -> bytes:

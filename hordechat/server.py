@@ -34,16 +34,26 @@ KEEP_ALIVE_SECONDS = 75
 """Above the 60 s for which proxies commonly keep idle connections: they close first."""
 HEAD_BYTES = 65_536
 HEAD_SECONDS = 30.0
+UNREAD_SECONDS = 60.0
 _KILL_MARGIN_SECONDS = 5
 _PARENT_SECONDS = 0.5
 _GC_THRESHOLDS = (20_000, 10, 10)
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's, with bounds on the size and the time of a request's head, which it lacks."""
+    """uvicorn's, with the bounds that it lacks.
+
+    * On the size and the time of a request's head, and of whatever comes without being part of a
+      body: trailers, chunk extensions.
+    * On the time until the first byte of an announced body: Falcon waits for that before it routes.
+    * On the time that a client may leave an answer unread.
+    """
 
     _head_bytes: int | None = 0  # None: the head is complete
     _head_timer: asyncio.TimerHandle | None = None
+    _barren_bytes = 0  # received since the last piece of a body, or the end of a message
+    _body_due = False  # an announced body has not begun
+    _unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a head."""
@@ -53,38 +63,82 @@ class Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing any more."""
         self._stop_timer()
+        self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what belongs to a head that does not end."""
+        """Count what belongs to a head that does not end, or to nothing."""
+        self._barren_bytes += len(data)
         super().data_received(data)
         if self._head_bytes is not None:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
                 self.send_400_response("The request's head is too large.")
+        elif self._barren_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self.transport.abort()  # its answer may be under way: there is nothing to say
+        elif self._body_due and self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
 
     def on_message_begin(self) -> None:
         """Expect the rest of the head."""
         super().on_message_begin()
         self._expect_head()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; a trailer, which nothing reads, is dropped."""
+        if self._head_bytes is not None:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The head is complete."""
         self._head_bytes = None
+        self._barren_bytes = 0
+        self._body_due = True
         self._stop_timer()
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            self.send_400_response("This server speaks HTTP/1.1.")
+            return
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._come()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The whole request is there."""
+        self._come()
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        """The client reads slower than we write."""
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It caught up."""
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+        super().resume_writing()
+
+    def _come(self) -> None:
+        self._barren_bytes = 0
+        if self._body_due:
+            self._body_due = False
+            self._stop_timer()
 
     def _expect_head(self) -> None:
         self._head_bytes = 0
         self._stop_timer()
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._head_late)
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _head_late(self) -> None:
+    def _late(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
 

@@ -66,6 +66,7 @@ class Declared(NamedTuple):
 
 _decoder = msgspec.json.Decoder(Pop)
 MAX_NAME = 100
+MOST_TEMPERATURE = 1000.0
 
 
 def read(raw: bytes) -> Pop:
@@ -139,7 +140,10 @@ def _declaration(pop: Pop, models: tuple[str, ...]) -> Declaration:
         chat_features=tuple(sorted(_KNOWN.intersection(pop.chat_features or ()))),
         chat_max_context_length=_tokens(limits.max_context_length, 0),
         chat_max_length=_tokens(limits.max_length, 0),
-        chat_tools_max_temperature=limits.tools_max_temperature,
+        # Above every temperature that may be asked for, a limit is none; infinities are no numbers.
+        chat_tools_max_temperature=None
+        if limits.tools_max_temperature is None
+        else min(limits.tools_max_temperature, MOST_TEMPERATURE),
         image_transports=tuple(sorted(IMAGE_TRANSPORTS.intersection(pop.image_transports or ()))),
     )
 

@@ -30,7 +30,8 @@ _SHOWN = 200
 _SHOWN_KEY = 80
 
 _NOT_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
-_PLACE = re.compile(r"(.*) - at `\$(.*?)`", re.DOTALL)
+_AT = " - at `$"
+_PATH = re.compile(r"(?:\.[A-Za-z0-9_]+|\[(?:\d+|\.\.\.)\])+")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 
@@ -75,9 +76,16 @@ def decode(decoder: msgspec.json.Decoder[Kind], raw: bytes) -> Kind:
 
 
 def fault_of(text: str) -> Fault:
-    """Read msgspec's sentence: `Expected ... - at `$.path``."""
-    place = _PLACE.fullmatch(text)
-    reason, path = (place[1], place[2].removeprefix(".")) if place else (text, "")
+    """Read msgspec's sentence: `Expected ... - at `$.path``.
+
+    The sentence may quote the sender's value whole, which may look like a place: so it is taken
+    from the end, in one pass, and believed only where it is a path.
+    """
+    reason, at, place = text.rpartition(_AT)
+    if at and place.endswith("`") and len(place) <= _SHOWN and _PATH.fullmatch(place[:-1]):
+        path = place[:-1].removeprefix(".")
+    else:
+        reason, path = text, ""
     named = _UNKNOWN.fullmatch(reason) or _MISSING.fullmatch(reason)
     if named is None:
         return Fault(path[:_SHOWN], reason[:_SHOWN], unknown=False)

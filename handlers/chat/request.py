@@ -24,6 +24,8 @@ DEFAULT_MAX_CONTEXT_LENGTH = 2048
 MAX_STOPS = 128
 MAX_STOP_CHARACTERS = 2000
 MAX_MODEL_CHARACTERS = 255
+MAX_NAME_CHARACTERS = 256
+"""Of a message's author. The text limit counts content; a name must not be a way around it."""
 MAX_MESSAGES = 1024
 MAX_TEXT_BYTES = 1_048_576
 STRICT_GUARANTEES = ("prompt_overflow_refused",)
@@ -42,7 +44,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
-    name: str | UnsetType | None = UNSET
+    name: Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] | UnsetType | None = UNSET
 
 
 class ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -197,3 +197,48 @@ def test_a_head_without_end_is_cut(web: Web) -> None:
             opened.sendall(b"x" * 2**26)
 
     assert ready(web)
+
+
+def test_trailers_are_bounded_and_kept_by_nobody(web: Web) -> None:
+    head = b"GET /health/live HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    for trailers in (b"a: b\r\n" * 2**23, b"a: " + b"b" * 2**26):
+        with web.connection() as opened:
+            opened.sendall(head)
+            with pytest.raises(OSError, match=r"reset|pipe"):
+                opened.sendall(trailers)
+
+    assert ready(web)
+    assert max(each.memory_info().rss for each in web.workers()) < 300 * 2**20
+
+
+def test_an_announced_body_that_never_begins_ends_its_connection(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Falcon waits for the first byte before it routes, so no deadline of a route applies."""
+    from hordechat import server
+
+    class Loop:
+        later: tuple[float, Callable[[], None]] | None = None
+
+        def call_later(self, seconds: float, act: Callable[[], None]) -> object:
+            Loop.later = (seconds, act)
+            return type("Timer", (), {"cancel": lambda _: None})()
+
+    protocol = object.__new__(server.Protocol)
+    protocol._body_due, protocol._head_bytes, protocol._head_timer = True, None, None
+    protocol.loop = Loop()
+    monkeypatch.setattr(server.HttpToolsProtocol, "data_received", lambda *_: None)
+
+    protocol.data_received(b"x")
+
+    assert Loop.later is not None
+    assert Loop.later[0] == server.HEAD_SECONDS
+
+
+def test_an_old_protocol_is_refused(web: Web) -> None:
+    with web.connection() as opened:
+        opened.sendall(b"GET /health/live\r\n\r\n")
+
+        assert b" 400 " in opened.recv(4096)
+
+    assert ready(web)

@@ -125,3 +125,23 @@ def test_limits_are_cut_to_what_means_anything() -> None:
 
 def test_two_hundred_models_are_kept() -> None:
     assert len(read(models=[f"m{n}" for n in range(300)]).declaration.models) == 200
+
+
+def test_a_temperature_limit_beyond_all_temperatures_is_kept_finite() -> None:
+    raw = json.dumps(
+        {
+            "name": "w",
+            "models": ["m"],
+            "chat_jobs": True,
+            "model_id": "m",
+            "chat_limits": {
+                "max_context_length": 4096,
+                "max_length": 512,
+                "tools_max_temperature": 1.7e308,
+            },
+        }
+    ).encode()
+
+    _, declared = declaration.declared(declaration.read(raw), "o#1")
+
+    assert declared.chat_tools_max_temperature == 1000.0
