@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
 
 import falcon.asgi
 
@@ -46,8 +44,7 @@ class Bodies:
         self._left = at_once
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    @contextlib.asynccontextmanager
-    async def read(self, req: falcon.asgi.Request, most: int) -> AsyncIterator[bytes]:
+    def read(self, req: falcon.asgi.Request, most: int) -> Reading:
         """The whole body, at most `most` bytes of it, for as long as it is taken apart.
 
         Raise RequestTooLarge before anything is parsed: at once where Content-Length says so, else
@@ -55,31 +52,33 @@ class Bodies:
         the deadline. Both close the connection (see api.errors), since what follows on it is the
         rest of the body.
         """
+        return Reading(self, req, most)
+
+    async def take(self, req: falcon.asgi.Request, most: int) -> tuple[bytes, int]:
+        """The body, and how much of what may be read at once it holds until `give_way`."""
         declared = req.content_length
         if declared is not None and declared > most:
             await _drain(req)
             raise _too_large(most)
         if disconnect.complete(req.scope) and (declared or 0) <= self._first:
-            yield _whole(req, await req.stream.read(most + 1), most)
-            return
+            return _whole(req, await req.stream.read(most + 1), most), 0
         size = 0
         try:
-            try:
-                async with asyncio.timeout(self._seconds):
-                    raw = await req.stream.read(min(self._first, most + 1))
-                    if len(raw) == self._first and not req.stream.eof:
-                        size = await self._turn(most if declared is None else declared)
-                        raw += await _steadily(req, most + 1 - len(raw))
-            except TimeoutError:
-                raise RequestTimeout(
-                    f"The body did not arrive within {self._seconds:g} seconds."
-                ) from None
-            if len(raw) > most:
-                await _drain(req)
-                raise _too_large(most)
-            yield _whole(req, raw, most)
-        finally:
-            self._give_way(size)
+            async with asyncio.timeout(self._seconds):
+                raw = await req.stream.read(min(self._first, most + 1))
+                if len(raw) == self._first and not req.stream.eof:
+                    size = await self._turn(most if declared is None else declared)
+                    raw += await _steadily(req, most + 1 - len(raw))
+            await _refuse_more(req, raw, most)
+            return _whole(req, raw, most), size
+        except TimeoutError:
+            self.give_way(size)
+            raise RequestTimeout(
+                f"The body did not arrive within {self._seconds:g} seconds."
+            ) from None
+        except BaseException:
+            self.give_way(size)
+            raise
 
     async def _turn(self, size: int) -> int:
         """Wait, in line, until so much may be read; return it, to be given back."""
@@ -90,7 +89,7 @@ class Bodies:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self._give_way(size)
+                    self.give_way(size)
                 else:
                     self._waiting.remove((size, turn))
                 raise
@@ -98,12 +97,31 @@ class Bodies:
             self._left -= size
         return size
 
-    def _give_way(self, size: int) -> None:
+    def give_way(self, size: int) -> None:
+        """Let as much be read by others."""
         self._left += size
         while self._waiting and self._waiting[0][0] <= self._left:
             taken, turn = self._waiting.popleft()
             self._left -= taken
             turn.set_result(None)
+
+
+class Reading:
+    """One body while it is taken apart. A class, not a generator: there is one for each request."""
+
+    def __init__(self, bodies: Bodies, req: falcon.asgi.Request, most: int) -> None:
+        self._bodies = bodies
+        self._req = req
+        self._most = most
+        self._size = 0
+
+    async def __aenter__(self) -> bytes:
+        raw, self._size = await self._bodies.take(self._req, self._most)
+        return raw
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._size:
+            self._bodies.give_way(self._size)
 
 
 async def _steadily(req: falcon.asgi.Request, most: int) -> bytes:
@@ -125,6 +143,12 @@ def _whole(req: falcon.asgi.Request, raw: bytes, most: int) -> bytes:
         raise BadRequest("The body ended early.")
     req.context.raw = raw  # for the log line of an unhandled error
     return raw
+
+
+async def _refuse_more(req: falcon.asgi.Request, raw: bytes, most: int) -> None:
+    if len(raw) > most:
+        await _drain(req)
+        raise _too_large(most)
 
 
 def _too_large(most: int) -> RequestTooLarge:

@@ -58,7 +58,8 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Expect a head."""
         super().connection_made(transport)
-        self._expect_head()
+        self._head_bytes = 0
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Expect nothing any more."""
@@ -76,18 +77,14 @@ class Protocol(HttpToolsProtocol):
                 self.send_400_response("The request's head is too large.")
         elif self._barren_bytes > HEAD_BYTES and not self.transport.is_closing():
             self.transport.abort()  # its answer may be under way: there is nothing to say
-        elif self._body_due and self._head_timer is None:
+        # Most requests come whole, and cost no timer.
+        if self._head_timer is None and (self._head_bytes or self._body_due):
             self._head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
 
     def on_message_begin(self) -> None:
         """Expect the rest of the head."""
         super().on_message_begin()
-        self._expect_head()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header; a trailer, which nothing reads, is dropped."""
-        if self._head_bytes is not None:
-            super().on_header(name, value)
+        self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
@@ -126,12 +123,8 @@ class Protocol(HttpToolsProtocol):
         self._barren_bytes = 0
         if self._body_due:
             self._body_due = False
-            self._stop_timer()
-
-    def _expect_head(self) -> None:
-        self._head_bytes = 0
-        self._stop_timer()
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
+            if self._head_timer is not None:
+                self._stop_timer()
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:
