@@ -122,11 +122,18 @@ class Duty:
             self._asking = room
 
     async def _leave(self, *partitions: int) -> None:
-        """Stop the work of these partitions; their locks go after it."""
-        tasks = [self._held.pop(partition) for partition in partitions]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Stop the work of these partitions; their locks go after it.
+
+        A library may swallow a cancellation that comes at a bad moment: it is told again.
+        """
+        left = {self._held.pop(partition) for partition in partitions}
+        while left:
+            for task in left:
+                task.cancel()
+            ended, left = await asyncio.wait(left, timeout=BEAT_SECONDS)
+            for task in ended:
+                if not task.cancelled():
+                    task.exception()  # it was told to end; how it did does not matter any more
 
 
 async def _flag(connection: Connection, statement: str, *arguments: int) -> bool:

@@ -107,3 +107,28 @@ async def test_work_that_fails_ends_the_process(database_url: str) -> None:
 
     with pytest.raises(RuntimeError, match="partition"):
         await Duty(database_url, "task", PARTITIONS, None, work).run(asyncio.Event())
+
+
+async def test_work_that_swallows_a_cancellation_is_told_again(database_url: str) -> None:
+    swallowed = 0
+
+    async def work(_partition: int) -> None:
+        nonlocal swallowed
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                swallowed += 1
+                if swallowed > len(PARTITIONS):
+                    raise
+
+    stop = asyncio.Event()
+    duty = Duty(database_url, "task", PARTITIONS, None, work)
+    running = asyncio.ensure_future(duty.run(stop))
+    await _until(lambda: len(duty._held) == len(PARTITIONS))
+
+    stop.set()
+
+    async with asyncio.timeout(10):
+        await running
+    assert swallowed >= len(PARTITIONS)
