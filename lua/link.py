@@ -262,7 +262,7 @@ class ClusterLink:
         self._cluster = RedisCluster.from_url(
             url,
             protocol=2,
-            socket_timeout=timeout,
+            socket_timeout=None,  # see Tail; each call has its deadline
             socket_connect_timeout=timeout,
             retry=Retry(NoBackoff(), 0),
         )
@@ -307,10 +307,12 @@ class Tail:
     """
 
     def __init__(self, url: str, *, cluster: bool) -> None:
+        # Without a socket timeout: for one, redis-py uses `asyncio.wait_for`, which on Python 3.11
+        # loses a cancel that comes in the turn in which it is done. `read` has its own deadline.
         self._client: Any = (
-            RedisCluster.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0))
+            RedisCluster.from_url(url, protocol=2, socket_timeout=None, retry=Retry(NoBackoff(), 0))
             if cluster
-            else blocking_client(url, timeout=5.0)
+            else blocking_client(url)
         )
 
     async def read(

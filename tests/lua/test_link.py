@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 
 import pytest
 import redis
 
-from lua.link import ClusterLink, Link, ResponseError, Unavailable, connect
+from lua.link import ClusterLink, Link, ResponseError, Tail, Unavailable, connect
 from lua.scripts import Refusal, Scripts
 from tests.proxy import Proxy
 
@@ -209,6 +210,37 @@ async def test_the_cluster_is_found_out(cluster_url: str, redis_url: str) -> Non
         assert await opened.call("SET", "{0}k", "v") in (b"OK", "OK", True)
         assert [key async for key in opened.scan("{0}*")] == ["{0}k"]
         await opened.close()
+
+
+@pytest.mark.parametrize("kind", ["redis_url", "cluster_url"])
+async def test_a_reader_of_a_busy_log_ends_when_it_is_cancelled(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """At any moment: a cancel that gets lost would leave it running for ever."""
+    url = request.getfixturevalue(kind)
+    link = await connect(url)
+    for _ in range(20):
+        await link.call("XADD", "s", "*", "a", "b")
+    tail = Tail(url, cluster=kind == "cluster_url")
+
+    async def read() -> None:
+        while True:
+            await tail.read("s", "0", count=10, block_ms=1000)
+
+    dice = random.Random(1)
+    lost = 0
+    for _ in range(200):
+        reading = asyncio.ensure_future(read())
+        for _ in range(dice.randrange(2, 60)):
+            await asyncio.sleep(0)
+        reading.cancel()
+        while not (await asyncio.wait((reading,), timeout=0.2))[0]:
+            lost += 1
+            reading.cancel()
+    await tail.close()
+    await link.close()
+
+    assert lost == 0
 
 
 class _Torn:
