@@ -106,13 +106,13 @@ async def test_streamed_jobs_leave_nothing_behind(pool: Pool) -> None:
 
     book.check()
     async with pool.log() as log:
-        account = await _client_account(pool)
+        account = pool.keys.account(await _client_account(pool))
 
         async def settled() -> bool:
-            return await log.read("HGET", pool.keys.account(account), "jobs") == b"0"
+            held = await log.read("HMGET", account, *(f"admission:{each}" for each in book.ended))
+            return held == [None] * len(book.ended)
 
         await eventually(settled, 10, "the settler")
-    client.close()
 
 
 async def _client_account(pool: Pool) -> int:

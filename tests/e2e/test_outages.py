@@ -68,6 +68,9 @@ async def _set(pool: Pool, book: Book) -> Scene:
         jobs_of.append(await client.submit(stream=True))
         held.append(await worker.serve(book.accepted[jobs_of[-1]]))
     waiting = [await client.submit() for _ in range(TRIES)]
+    async with Http(pool.up.url, pool.client) as reader:
+        for request_id in (*jobs_of, *waiting):  # Postgres has them all
+            assert (await reader.call("GET", status_of(request_id))).status == 200
     client.close()
     worker.close()
     return Scene(done, waiting, held, jobs_of)

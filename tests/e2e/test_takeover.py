@@ -62,6 +62,9 @@ async def test_the_other_process_takes_over_and_nothing_is_skipped_or_applied_tw
     book.check()
     assert third.end() == 0, third.tail()
     assert pool.up.bugs(third.log) == []
+    assert pool.up.program is not None
+    first = pool.up.program
+    await eventually(lambda: len(_taken(pool, first)) == PARTITIONS, 10, "the first process alone")
     await eventually(lambda: _caught_up(pool), 20, "the read models")
     for name in TABLES:
         live, rebuilt = await asyncio.to_thread(_live_and_rebuilt, pool, name)
@@ -70,13 +73,18 @@ async def test_the_other_process_takes_over_and_nothing_is_skipped_or_applied_tw
 
 
 def _taken(pool: Pool, program: Program) -> set[int]:
-    """Partitions that a projector has, by its own words."""
+    """Partitions that the status projector has which logs there, by its own words."""
     taken: set[int] = set()
     for line in pool.up.log_lines(program.log):
-        if line["event"] == "partition taken":
-            taken.add(line["partition"])
-        elif line["event"] == "partition given back":
-            taken.discard(line["partition"])
+        if line.get("process") != "projector_status":
+            continue
+        match line["event"]:
+            case "partition taken":
+                taken.add(line["partition"])
+            case "partition given back":
+                taken.discard(line["partition"])
+            case "server is away" if line["server"] == "postgres":
+                taken.discard(line["partition"])  # and the lock with it
     return taken
 
 
