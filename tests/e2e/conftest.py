@@ -24,7 +24,7 @@ from hordechat.embedded import postgres, valkey
 from hordechat.process import Child, Service, wait_ready
 from lua.link import connect
 from tests.conftest import database_named
-from tests.e2e.harness import Up, eventually, family, known
+from tests.e2e.harness import Up, eventually, family, known, serving
 from tests.e2e.wire import hang_up
 
 PARTITIONS = 4
@@ -193,6 +193,8 @@ def session_pool(
 async def _peopled(up: Up) -> list[str]:
     keys = await up.users("client", "owner")
     await known(up.url, keys[1], keys[0])
+    # `--take 2` takes the other two only when nobody else did for a while.
+    await serving(up.url, keys[0], Keys(PARTITIONS), 20)
     await hang_up()
     return keys
 

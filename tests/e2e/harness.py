@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from events.keys import Keys
 from handlers.accounts import open_account
 from hordechat import settings
 from hordechat.datadir import DataDir, free_port
@@ -648,6 +649,29 @@ async def known(up_url: str, owner_key: str, client_key: str) -> None:
 
     async with Http(up_url, owner_key) as owner, Http(up_url, client_key) as client:
         await eventually(seen, 10, "a worker that is seen")
+
+
+async def serving(url: str, client_key: str, keys: Keys, seconds: float) -> None:
+    """Wait until a request is accepted, read and cancelled in each partition, over connections of
+    their own, so that several web processes have a part in it. A worker was seen before.
+    """
+    left = set(keys.all())
+    deadline = time.monotonic() + seconds
+    while left:
+        async with Http(url, client_key) as client:
+            queued = await client.call("POST", CHAT, chat("is anybody there"))
+            if queued.status == 202:
+                path = status_of(queued.body["id"])
+                answers = [await client.call(method, path) for method in ("GET", "DELETE")]
+                while any(answer.status != 200 for answer in answers):
+                    assert all(answer.status in (200, 503) for answer in answers), answers
+                    assert time.monotonic() < deadline, answers
+                    await asyncio.sleep(0.1)
+                    answers = [await client.call(method, path) for method in ("GET", "DELETE")]
+                left.discard(keys.of(queued.body["id"]))
+            else:
+                assert queued.status == 503, queued
+        assert time.monotonic() < deadline, left
 
 
 @contextlib.asynccontextmanager

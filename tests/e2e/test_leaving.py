@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from events import types
 from tests.e2e.conftest import Pool, only_plain
 from tests.e2e.harness import (
     POP,
@@ -112,6 +113,7 @@ async def test_a_job_is_not_lost_to_a_client_that_hangs_up_as_it_is_handed_over(
 
 async def test_calls_in_flight_are_finished_at_sigterm(pool: Pool) -> None:
     book = Book()
+    before = await _submitted(pool)
     with pool.up.web("leaving-web", HORDE_DRAIN_SECONDS="5") as (url, program):
         client = Client(url, pool.client, book, f"sigterm {time.monotonic()}")
         request_id = await client.submit()
@@ -137,6 +139,8 @@ async def test_calls_in_flight_are_finished_at_sigterm(pool: Pool) -> None:
         took = time.monotonic() - started
         assert pool.up.bugs(program.log) == []
 
+    # A connection that was cut carried no call that took effect.
+    assert await _submitted(pool) - before == set(book.accepted)
     assert [answer.status for answer in told] == [200, 200]
     assert told[0].body["id"] is None
     assert (told[1].body["done"], told[1].body["processing"]) == (False, 1)
@@ -153,6 +157,10 @@ async def test_calls_in_flight_are_finished_at_sigterm(pool: Pool) -> None:
     book.check()
     for each in (client, taker, follower, *busy):
         each.close()
+
+
+async def _submitted(pool: Pool) -> set[str]:
+    return {each.request_id for each in await pool.events() if isinstance(each, types.Submitted)}
 
 
 async def _submit_until_refused(client: Client, submitted: list[str]) -> str:
