@@ -65,6 +65,7 @@ imports: setup ## Check the import contract (import-linter)
 docs: setup ## Write the parts of docs/ that are generated
 	@$(BIN)/python -m hordechat settings --markdown > docs/settings.md.tmp
 	@mv docs/settings.md.tmp docs/settings.md
+	@$(BIN)/python -m tests.spec
 
 lock: setup ## Resolve the dependencies anew and write requirements.lock
 	@.ci/lock

@@ -46,6 +46,105 @@ class ExcessiveStopSequence(Refused):
     """The stop sequences are too long: at most 2000 characters in all are allowed."""
 
 
+class MissingPrompt(Refused):
+    """A prompt is required."""
+
+
+class CorruptPrompt(Refused):
+    """Nothing of the prompt is left after moderation."""
+
+
+class TokenOverflow(Refused):
+    """max_context_length must be at least max_length."""
+
+
+class MissingFullSamplerOrder(Refused):
+    """sampler_order needs seven distinct entries at least."""
+
+
+class PromptExceedsContext(Refused):
+    """The prompt does not fit the context that the request would run under."""
+
+
+class RequiresTrust(Refused):
+    """Only trusted users may send several jobs with batching disabled."""
+
+
+class OnlyServiceAccountProxy(Refused):
+    """Only service accounts may send proxied_account."""
+
+
+class InvalidExtraSourceImages(Refused):
+    """Text requests take no source images."""
+
+
+class TooManyExtraSourceImages(Refused):
+    """The request has too many images."""
+
+
+class SourceImageSizeExceeded(Refused):
+    """An image, or all of them together, is too large."""
+
+
+class SourceImageUnreadable(Refused):
+    """This is not an image that can be read."""
+
+
+class OperationKeyConflict(Refused):
+    """The operation key names another request.
+
+    Nothing was queued.
+    """
+
+
+class ChatKudosCapExceeded(Refused):
+    """The request is estimated to cost more than max_kudos."""
+
+
+class MaintenanceMode(Refused):
+    """The service is in maintenance mode and takes no new requests. Try again later."""
+
+
+class UnknownChatModel(Refused):
+    """No such model is known."""
+
+
+class NoEligibleWorker(Refused):
+    """No online worker can serve this request."""
+
+
+class WorkerNotFound(Refused):
+    """There is no worker with that ID."""
+
+
+class TooManyPrompts(Refused):
+    """Too many requests of this account are waiting."""
+
+
+class TooManyRequests(Refused):
+    """Too many calls. Slow down."""
+
+
+class TimeoutIP(Refused):
+    """This address is in timeout."""
+
+
+class NotModerator(Refused):
+    """Only moderators may do this."""
+
+
+class NotAdmin(Refused):
+    """Only the operators of this service may do this."""
+
+
+class NoHordeModSelected(Refused):
+    """Name a mode to change."""
+
+
+class InvalidPriorityUsername(Refused):
+    """A priority username is written name#number."""
+
+
 class RequestTooLarge(Refused):
     """The body is larger than this route accepts."""
 
@@ -178,6 +277,27 @@ class AdmissionLost(Unserved):
     """The request was admitted but could not be stored in time.
 
     It was not queued; try again.
+    """
+
+
+class SettlerBehind(Unserved):
+    """What your account holds is not settled yet.
+
+    Try again in a moment.
+    """
+
+
+class ChatAdmissionDisabled(Unserved):
+    """New chat requests are not taken right now.
+
+    Requests that are queued are served.
+    """
+
+
+class ChatImageStorageUnavailable(Unserved):
+    """The request's images cannot be stored right now.
+
+    Nothing was queued or charged.
     """
 
 

@@ -14,7 +14,7 @@ from msgspec import Meta
 _UNPREFIXED = frozenset(
     {"redis_url", "database_url", "s3_endpoint_url", "s3_access_key", "s3_secret_key"}
 )
-_SECRET = frozenset({"s3_secret_key", "secret"})
+_SECRET = frozenset({"s3_secret_key", "secret", "proxy_passkeys"})
 _MASK = "***"
 
 
@@ -141,6 +141,63 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
     max_chat_text_bytes: Annotated[int, _meta("Most text in a chat request", "bytes", ge=1)] = (
         1_048_576
     )
+
+    # Who may submit, and how often
+    chat_admission_enabled: Annotated[
+        bool, _meta("Take new chat requests; those already queued are served either way")
+    ] = True
+    rate_limits_enabled: Annotated[
+        bool, _meta("Hold callers to rate limits; off for private pools and load tests")
+    ] = True
+    text_request_2sec_limit_per_ip: Annotated[
+        str, _meta("Short budget of text submits for one address", "limit notation", min_length=1)
+    ] = "2/second"
+    text_request_90min_limit_per_ip: Annotated[
+        str, _meta("Long budget of text submits for one address", "limit notation", min_length=1)
+    ] = "90/minute"
+    chat_request_2sec_limit_per_ip: Annotated[
+        str,
+        _meta("Short budget of chat submits for one address; empty: as text", "limit notation"),
+    ] = ""
+    chat_request_90min_limit_per_ip: Annotated[
+        str,
+        _meta("Long budget of chat submits for one address; empty: as text", "limit notation"),
+    ] = ""
+    whitelisted_ips: Annotated[
+        str, _meta("Service addresses with wider budgets", "comma-separated addresses")
+    ] = ""
+    forwarded_allow_ips: Annotated[
+        str,
+        _meta(
+            "Peers whose X-Forwarded-For is believed, for one hop",
+            "comma-separated addresses or networks",
+        ),
+    ] = "127.0.0.1,::1"
+    proxy_passkeys: Annotated[
+        str,
+        _meta(
+            "Passkeys with which a front may name its client's address in Proxied-For",
+            "comma-separated",
+        ),
+    ] = ""
+    admins: Annotated[
+        str, _meta("Who may set maintenance mode over HTTP", "comma-separated name#id")
+    ] = ""
+    concurrency: Annotated[
+        int, _meta("Jobs of one account that may wait at once", "jobs", ge=0)
+    ] = 30
+    anonymous_concurrency: Annotated[
+        int, _meta("Anonymous jobs for one model that may wait at once", "jobs", ge=0)
+    ] = 500
+
+    # Models and moderation
+    text_model_reference: Annotated[
+        str,
+        _meta("JSON file of known models; empty: the one that ships; read again when it changes"),
+    ] = ""
+    replacement_filters: Annotated[
+        str, _meta("JSON file of replacement filters; empty: none; read again when it changes")
+    ] = ""
 
     # Progress
     max_chat_progress_entries: Annotated[

@@ -1,0 +1,281 @@
+"""The body of `POST /v2/generate/chat/async`, as sent (spec, Request body; Tools; horde object).
+
+Shapes only: what JSON types and ranges can say. Null in an optional key of the body is the same as
+leaving it out; a message's or a tool's own keys take null only where the specification says so.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+MAX_MODEL_COUNT = 5
+MAX_MODEL_CHARACTERS = 255
+MAX_NAME_CHARACTERS = 256
+"""Of a message's author. The text limit counts content; a name must not be a way around it."""
+MAX_TOOL_CALL_ID_CHARACTERS = 256
+MAX_TOOL_CALL_COUNT = 128
+MOST_CONTEXT = 1_048_576
+DEFAULT_MAX_LENGTH = 512
+"""OpenAI clients usually send no limit, and the text default of 80 is too short for a reply."""
+DEFAULT_MAX_CONTEXT_LENGTH = 2048
+
+# messages
+
+
+class TextPart(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"
+):
+    """Text of a message."""
+
+    text: str
+
+
+class ImageUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where an image is: a data URL, or http(s)."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] | UnsetType = UNSET
+
+
+class ImagePart(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="image_url"
+):
+    """An image of a user message."""
+
+    image_url: ImageUrl
+
+
+class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The function that a call of the history names; its arguments are JSON text."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One call of an assistant message of the history."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=MAX_TOOL_CALL_ID_CHARACTERS)]
+    type: Literal["function"]
+    function: CalledFunction
+
+
+_Text = str | list[TextPart]
+_Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] | UnsetType
+
+
+class _Message(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="role"
+):
+    """What the messages of every role share on the wire: the `role` that tells them apart."""
+
+
+class SystemMessage(_Message, frozen=True, kw_only=True, tag="system"):
+    """Instructions."""
+
+    content: _Text
+    name: _Name = UNSET
+
+
+class DeveloperMessage(_Message, frozen=True, kw_only=True, tag="developer"):
+    """Instructions, by OpenAI's newer name. Stored as `system`."""
+
+    content: _Text
+    name: _Name = UNSET
+
+
+class UserMessage(_Message, frozen=True, kw_only=True, tag="user"):
+    """What the user says and shows."""
+
+    content: str | list[TextPart | ImagePart]
+    name: _Name = UNSET
+
+
+class AssistantMessage(_Message, frozen=True, kw_only=True, tag="assistant"):
+    """What the model said, or called. Content may be null or absent beside calls only."""
+
+    content: _Text | None = None
+    name: _Name = UNSET
+    tool_calls: (
+        Annotated[list[ToolCall], Meta(min_length=1, max_length=MAX_TOOL_CALL_COUNT)] | UnsetType
+    ) = UNSET
+
+
+class ToolMessage(_Message, frozen=True, kw_only=True, tag="tool"):
+    """The result of one call."""
+
+    content: _Text
+    tool_call_id: Annotated[str, Meta(min_length=1, max_length=MAX_TOOL_CALL_ID_CHARACTERS)]
+
+
+Message = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+
+# tools
+
+
+class Function(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be called."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+    description: str | UnsetType | None = UNSET
+    parameters: dict[str, Any] | UnsetType | None = UNSET
+    strict: bool | UnsetType | None = UNSET
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One tool definition."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ChosenFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The name of the function that has to be called."""
+
+    name: Annotated[str, Meta(min_length=1)]
+
+
+class FunctionChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `tool_choice` that forces one function."""
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+class JsonSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a reply has to match."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    schema: dict[str, Any]
+    description: str | UnsetType | None = UNSET
+    strict: bool | UnsetType | None = UNSET
+
+
+class _Format(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"
+):
+    """What every response format has on the wire: its `type`."""
+
+
+class TextFormat(_Format, frozen=True, kw_only=True, tag="text"):
+    """No format: the same as leaving `response_format` out."""
+
+
+class JsonObjectFormat(_Format, frozen=True, kw_only=True, tag="json_object"):
+    """Any JSON object."""
+
+
+class JsonSchemaFormat(_Format, frozen=True, kw_only=True, tag="json_schema"):
+    """JSON that matches a schema."""
+
+    json_schema: JsonSchema
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+# the horde object
+
+
+class HordeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What OpenAI has no key for, its defaults filled in (spec, Request body: the `horde` object).
+
+    The front reads the same struct, so both accept the same keys and values.
+    """
+
+    only: Annotated[list[str], Meta(min_length=1)] | None = None
+    ignore: Annotated[list[str], Meta(min_length=1)] | None = None
+    trusted_workers: bool = False
+    validated_backends: bool = False
+    slow_workers: bool = True
+    max_context_length: Annotated[int, Meta(ge=1, le=MOST_CONTEXT)] | None = None
+    context_fit: Literal["grow", "reject", "truncate_oldest"] = "truncate_oldest"
+    conformance: Literal["strict", "best_effort"] = "strict"
+    openai_guards: bool = False
+    include_reasoning: bool = True
+    availability_mode: Literal["wait", "fail_fast"] = "wait"
+    max_kudos: Annotated[int, Meta(ge=1)] | None = None
+    dry_run: bool = False
+    operation_key: str | None = None
+
+
+# the body
+
+_MaxTokens = Annotated[int, Meta(ge=16, le=16384)] | UnsetType | None
+_Model = Annotated[str, Meta(min_length=1, max_length=MAX_MODEL_CHARACTERS)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)] | UnsetType | None
+
+
+class ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole body."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    model: _Model | UnsetType | None = UNSET
+    models: (
+        Annotated[list[_Model], Meta(min_length=1, max_length=MAX_MODEL_COUNT)] | UnsetType | None
+    ) = UNSET
+    max_tokens: _MaxTokens = UNSET
+    max_completion_tokens: _MaxTokens = UNSET
+    temperature: Annotated[float, Meta(ge=0, le=5)] | UnsetType | None = UNSET
+    top_p: Annotated[float, Meta(ge=0.001, le=1)] | UnsetType | None = UNSET
+    frequency_penalty: _Penalty = UNSET
+    presence_penalty: _Penalty = UNSET
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | UnsetType | None = UNSET
+    reasoning_effort: (
+        Literal["none", "minimal", "low", "medium", "high", "xhigh"] | UnsetType | None
+    ) = UNSET
+    stop: str | list[str] | UnsetType | None = UNSET
+    n: int | UnsetType | None = UNSET
+    stream: bool | UnsetType | None = UNSET
+    stream_options: dict[str, Any] | UnsetType | None = UNSET
+    user: str | UnsetType | None = UNSET
+    metadata: dict[str, Any] | UnsetType | None = UNSET
+    tools: list[Tool] | UnsetType | None = UNSET
+    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | UnsetType | None = UNSET
+    parallel_tool_calls: bool | UnsetType | None = UNSET
+    response_format: ResponseFormat | UnsetType | None = UNSET
+    horde: HordeOptions | UnsetType | None = UNSET
+
+
+# what it means
+
+
+class Extras(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The client's tools and format: stored as sent, each only where it changes the answer (spec,
+    Tools: `chat_extras`). Empty where the request applies none."""
+
+    tools: list[Tool] | UnsetType = UNSET
+    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | UnsetType = UNSET
+    parallel_tool_calls: bool | UnsetType = UNSET
+    response_format: JsonObjectFormat | JsonSchemaFormat | UnsetType = UNSET
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """Text params of the request but for its lengths. UNSET: the client did not send it."""
+
+    temperature: float | UnsetType = UNSET
+    top_p: float | UnsetType = UNSET
+    frequency_penalty: float | UnsetType = UNSET
+    presence_penalty: float | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
+    reasoning_effort: str | UnsetType = UNSET
+    stop_sequence: list[str] | UnsetType = UNSET
+    """Distinct and not empty."""
+
+
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A valid body, mapped: what `request.read` returns and every later rule works on."""
+
+    models: tuple[str, ...]
+    models_key: str  # the key they came in, "model" or "models": refusals name it
+    messages: list[Message]
+    """As stored: `developer` is `system`. Images still as submitted."""
+    max_length: int  # tokens, as asked for
+    sampling: Sampling
+    extras: Extras
+    stream: bool
+    horde: HordeOptions
+    text_bytes: int  # UTF-8, of all message text and history calls
+    images: int

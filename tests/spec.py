@@ -1,0 +1,288 @@
+"""Which test shows which item of the specification: the mark, the list of items, docs/spec.md.
+
+`@spec("Tools", 3)` says that a test shows item 3 of that section, numbered as below: rows of its
+tables and bullets of its lists, in the order of the page. `make docs` writes the table from the
+marks; tests/test_spec.py holds it to them, and every item to at least one test.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+spec = pytest.mark.spec
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "spec.md"
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Routes": (
+        "POST /v2/generate/chat/async queues: 202; 200 for a repeated operation key",
+        "GET /v2/generate/chat/status/<id> shows status, generations and replies",
+        "DELETE /v2/generate/chat/status/<id> cancels",
+        "chat ids are 404 on text routes and the other way round",
+        "the answer has no is_possible; a warning where no worker can serve it",
+    ),
+    "Order of a submission": (
+        "the body's size, declared or chunked",
+        "the body is parsed and validated",
+        "the operation key is looked up, for a known account",
+        "the admission flag",
+        "maintenance, authentication, concurrency, countermeasures, moderation",
+        "the model: known, and served",
+        "max_tokens is lowered to what workers declare",
+        "the context is sized, the params are validated, the request is created",
+    ),
+    "Known models": (
+        "known by the text model reference",
+        "known by an online worker's chat declaration",
+        "UnknownChatModel before sizing and any row, dry runs included",
+        "NoEligibleWorker for a known model without an online chat worker, dry runs included",
+        "its sentence for one model",
+        "its sentence for several",
+        "no impossible_reason in its body",
+        "every entry of models has to be known; the first unknown one is named by its path",
+    ),
+    "Operation key": (
+        "a repeat with the same fingerprint: 200 with the first id and kudos",
+        "a repeat with another fingerprint: OperationKeyConflict",
+        "answered before concurrency, availability and model checks",
+        "of concurrent submissions one is queued, the others answer with it",
+        "of concurrent submissions that differ, the losers get OperationKeyConflict",
+        "the same key of another user is a claim of its own",
+        "a dry run neither looks up nor claims",
+        "the claim lasts as long as the request",
+        "what the fingerprint covers",
+        "defaults filled in, both token limits, order of models, model and models: equal",
+        "what the fingerprint leaves out",
+    ),
+    "Admission flag": (
+        "off: 503 ChatAdmissionDisabled, dry runs included",
+        "off: everything already queued is served",
+        "off: a repeated operation key still answers 200",
+    ),
+    "Rate limits": (
+        "two budgets for one address",
+        "unset, they follow the text submit limits",
+        "the forwarded address counts with a known passkey",
+        "clients behind one address share its budgets",
+        "a whitelisted service address gets the text route's whitelisted limits",
+        "the per-key limit is the text route's",
+        "each route counts its own",
+        "an exceeded limit is 429",
+    ),
+    "Request body": (
+        "model: exactly one of model and models",
+        "models: 1 to 5, each non-empty and listed once",
+        "messages: at least one, of five roles",
+        "max_tokens, max_completion_tokens: 16 to 16384, default 512, both only when equal",
+        "temperature, top_p as the text params",
+        "frequency_penalty, presence_penalty: -2 to 2, forwarded",
+        "seed, forwarded",
+        "reasoning_effort: its six values, forwarded unchanged",
+        "stop: a string is a list of one",
+        "n: only 1",
+        "stream stores the stream hint",
+        "stream_options, user, metadata: accepted, not applied",
+        "tools, tool_choice, parallel_tool_calls: stored and forwarded",
+        "response_format: stored and forwarded",
+        "horde: the extension object",
+        "content: a string, or text parts, or images of a user message",
+        "name on system, developer and user messages",
+        "developer is stored as system",
+        "out of range: 400, never clamped",
+    ),
+    "horde object": (
+        "only",
+        "ignore, not beside only",
+        "trusted_workers, validated_backends",
+        "slow_workers",
+        "max_context_length",
+        "context_fit",
+        "conformance",
+        "openai_guards",
+        "include_reasoning: accepted, not stored",
+        "availability_mode: accepted, not stored",
+        "max_kudos",
+        "dry_run",
+        "operation_key",
+        "options of text requests that chat has not",
+    ),
+    "Images": (
+        "at most 20 in a request",
+        "at most 5 MiB each, of a data URL at parse time",
+        "at most 25 MiB in all at parse time",
+    ),
+    "Tools": (
+        "tools: at most 128 functions; names; empty or null is none",
+        "tool_choice: its values; null is none",
+        "parallel_tool_calls: a boolean; null is none",
+        "response_format: its types; text or null is none",
+        "at most 256 KiB of tools, choice and format",
+        "schemas nest at most 10 levels below their root",
+        "tool_choice or parallel_tool_calls without tools: conflict, in OpenAI's words",
+        "tool_choice of a function that tools does not define: conflict",
+        "a strict json_schema: additionalProperties false and all properties required, everywhere",
+        "a strict function: the same, by its own path",
+        "an assistant message's tool_calls: 1 to 128, content null or absent beside them",
+        "a tool message: content and tool_call_id",
+        "history: another message while calls are unanswered",
+        "history: a tool message without open calls, or a second answer",
+        "history: an id that the assistant message did not issue",
+        "history: an id repeated within one assistant message",
+        "history: it ends with calls unanswered",
+        "stored and sent unchanged, an absent content as null",
+        "chat_extras holds what changes the answer, in the client's shape",
+        "tool_choice none beside tools is stored",
+    ),
+    "Features": (
+        "seed",
+        "reasoning_effort",
+        "presence_penalty",
+        "frequency_penalty",
+        "vision",
+        "tools",
+        "json_object",
+        "json_schema",
+        "tools_with_response_format",
+        "a field at its default needs none",
+    ),
+    "Guarantees": (
+        "tool_choice_enforced",
+        "single_tool_call_enforced: never needed",
+        "structured_output_enforced",
+        "prompt_overflow_refused: always",
+        "best_effort needs none",
+        "the temperature of a request that forwards tools",
+    ),
+    "Refused keys and values": (
+        "any other key, named",
+        "a message key outside its role's",
+        "another role",
+        "a content part of another type",
+        "an unknown key in horde",
+        "n other than 1",
+        "more than 1024 messages, or 1 MiB of text",
+        "a body over 36 MiB comes before all of these",
+        "two values that conflict: ChatRequestConflict",
+        "wrong types and forms: BadRequest",
+    ),
+    "Context adjustments": (
+        "grow raises the context and is shown on the status",
+        "null where nothing was changed",
+        "max_tokens above every worker's max_length is lowered, recorded first",
+        "sizing, allowance and estimate use the lowered length; dry runs too",
+        "max_context_length above every declaration is not lowered",
+        "horde.chat.max_length_lowered",
+        "reject: PromptExceedsContext",
+        "truncate_oldest drops whole turns, oldest first",
+        "system and developer messages, the latest user message and all after it stay",
+        "what still does not fit: PromptExceedsContext",
+        "both changes are recorded, with estimates and the number of messages",
+        "no grow entry where the context was at the bound",
+        "horde.text.context_fit",
+        "a dry run is trimmed the same way; resolved.context_fit is grow",
+    ),
+    "Flattened prompt": (
+        "role: text, parts and messages joined by newlines",
+        "[image] for an image part",
+        "tool calls as compact JSON behind the text; a tool message is tool: <text>",
+        "the stored tools follow as compact JSON; a response format does not",
+        "the estimate: characters, and 512 tokens an image",
+        "the replacement filter is applied to each message text and mirrored",
+        "a text that the filter empties is an empty string",
+        "tool arguments, definitions and formats are not rewritten",
+        "only kept turns are stored; submitted_prompt holds the whole submission",
+    ),
+    "Chat job pop response": (
+        "messages as stored",
+        "tools and format only when stored",
+        "sampling fields always, with the client's value or the default",
+        "stop_sequence, seed, reasoning_effort only when sent",
+        "the validated budgets, and n",
+        "tool_choice none sends no tool keys",
+        "a forced function is sent alone, as required",
+    ),
+    "Text requests": (
+        "prompt is required and not empty",
+        "params: ranges and defaults",
+        "max_context_length at least max_length",
+        "sampler_order of seven entries",
+        "stop sequences: 128 distinct, 2000 characters",
+        "models: any, none means any",
+        "workers and worker_blacklist",
+        "trusted_workers, validated_backends, slow_workers",
+        "n of 1 to 20 independent jobs",
+        "dry_run",
+        "disable_batching needs trust for several jobs",
+        "context_fit ignore, reject, grow",
+        "what is out of scope is refused or ignored",
+        "202 with the estimate",
+        "status fields and generations",
+        "cancel",
+        "stored parameters with the submitting key",
+        "popped and submitted by the same workers",
+        "concurrency: waiting jobs of the account",
+    ),
+}
+
+
+class Place(NamedTuple):
+    """One item of the specification."""
+
+    section: str
+    item: int  # from 1
+
+
+def places() -> Iterator[Place]:
+    """Every item."""
+    for section, items in SECTIONS.items():
+        for number in range(1, len(items) + 1):
+            yield Place(section, number)
+
+
+def marked() -> dict[Place, list[str]]:
+    """Tests by the items that they are marked with, as `file::test`."""
+    found: dict[Place, list[str]] = {}
+    for path in sorted(HERE.rglob("test_*.py")):
+        name = path.relative_to(HERE.parent).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for section, *items in map(_arguments, node.decorator_list):
+                for item in items:
+                    place = Place(str(section), int(item))
+                    found.setdefault(place, []).append(f"{name}::{node.name}")
+    return found
+
+
+def _arguments(decorator: ast.expr) -> tuple[object, ...]:
+    """What `@spec(section, item, …)` says; a section without items for any other decorator."""
+    match decorator:
+        case ast.Call(func=ast.Name(id="spec"), args=args):
+            return tuple(ast.literal_eval(each) for each in args)
+    return ("",)
+
+
+def page() -> str:
+    """docs/spec.md."""
+    lines = [
+        "# The specification, item by item",
+        "",
+        "Which tests show which item, by the marks in tests/. This page is written by `make docs`.",
+    ]
+    found = marked()
+    for section, items in SECTIONS.items():
+        lines += ["", f"## {section}", "", "| # | item | tests |", "|---|---|---|"]
+        for number, item in enumerate(items, 1):
+            tests = "<br>".join(f"`{test}`" for test in found.get(Place(section, number), ()))
+            lines.append(f"| {number} | {item} | {tests} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
