@@ -11,7 +11,7 @@ from msgspec import Meta
 from events.types import Declaration
 from handlers.chat import documents
 from handlers.chat.vocabulary import FEATURES, GUARANTEES, IMAGE_TRANSPORTS
-from handlers.errors import BadRequest, ChatDeclarationInvalid
+from handlers.errors import BadRequest, ChatDeclarationInvalid, InvalidPriorityUsername
 
 MAX_MODELS = 200
 MAX_TOKENS = 2**31 - 1
@@ -55,6 +55,7 @@ class Pop(msgspec.Struct, frozen=True, kw_only=True):
     chat_limits: ChatLimits | None = None
     model_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
     image_transports: list[str] | None = None
+    priority_usernames: list[str] | None = None
 
 
 class Declared(NamedTuple):
@@ -73,7 +74,7 @@ def read(raw: bytes) -> Pop:
     """Read the body of a pop.
 
     Raise ChatDeclarationInvalid for a misfit in the chat fields, BadRequest for any other,
-    NulByteInPayload.
+    NulByteInPayload, InvalidPriorityUsername.
     """
     try:
         pop = documents.decode(_decoder, raw)
@@ -85,6 +86,10 @@ def read(raw: bytes) -> Pop:
             ) from None
         raise documents.invalid(fault) from None
     documents.refuse_nul(raw, pop)
+    for username in pop.priority_usernames or ():
+        number = username.rpartition("#")[2]  # the whole name where it has no #
+        if number == username or not (number.isascii() and number.isdigit()):
+            raise InvalidPriorityUsername
     return pop
 
 

@@ -36,6 +36,8 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: Raw | UnsetType = UNSET
     model_id: Raw | UnsetType = UNSET
     fault_reason: Raw | UnsetType = UNSET
+    gen_metadata: Raw | UnsetType = UNSET
+    """Of a text job's reply; a chat job's has none."""
 
     @property
     def chat(self) -> bool:
@@ -82,17 +84,16 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_content: str | UnsetType = UNSET
 
 
-_Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None
+# What stands in the raw fields of a chat submit, besides ReplyMessage.
+Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None
+FinishReason = Literal["stop", "length", "content_filter", "tool_calls"]
+NativeFinishReason = Annotated[str, Meta(max_length=32)] | None
 
 _submit: msgspec.json.Decoder[Submit] = msgspec.json.Decoder(Submit)
 _message = msgspec.json.Decoder(ReplyMessage)
-_finish: msgspec.json.Decoder[str] = msgspec.json.Decoder(
-    Literal["stop", "length", "content_filter", "tool_calls"]
-)
-_native: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(
-    Annotated[str, Meta(max_length=32)] | None
-)
-_count: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(_Count)
+_finish: msgspec.json.Decoder[str] = msgspec.json.Decoder(FinishReason)
+_native: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(NativeFinishReason)
+_count: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(Count)
 _name = msgspec.json.Decoder(str)
 _encode = msgspec.json.Encoder().encode
 
@@ -145,9 +146,9 @@ def verified(submit: Submit, assigned_model: str) -> Reply:
         + len(reasoning or "")
         + sum(len(call.function.name) + len(call.function.arguments) for call in calls),
         tool_calls=len(calls),
-        seed=_seed(submit.seed),
+        seed=seed_of(submit.seed),
         usage=Usage(
-            native_finish_reason=None if native is None else _without_nul(native),
+            native_finish_reason=None if native is None else without_nul(native),
             prompt_tokens=_optional(submit.prompt_tokens, _count, "prompt_tokens"),
             completion_tokens=_optional(submit.completion_tokens, _count, "completion_tokens"),
             reasoning_tokens=_optional(submit.reasoning_tokens, _count, "reasoning_tokens"),
@@ -172,33 +173,34 @@ def _optional(raw: Raw | UnsetType, decoder: msgspec.json.Decoder[Any], path: st
 def _stored(message: ReplyMessage) -> StoredMessage:
     calls = message.tool_calls
     return StoredMessage(
-        content=None if message.content is None else _without_nul(message.content),
+        content=None if message.content is None else without_nul(message.content),
         tool_calls=UNSET if calls is None else [_stored_call(call) for call in calls],
         reasoning_content=UNSET
         if message.reasoning_content is None
-        else _without_nul(message.reasoning_content),
+        else without_nul(message.reasoning_content),
     )
 
 
 def _stored_call(call: ToolCall) -> ToolCall:
     function = call.function
     return ToolCall(
-        id=_without_nul(call.id),
+        id=without_nul(call.id),
         type="function",
         function=Function(
-            name=_without_nul(function.name), arguments=_without_nul(function.arguments)
+            name=without_nul(function.name), arguments=without_nul(function.arguments)
         ),
     )
 
 
-def _without_nul(text: str) -> str:
+def without_nul(text: str) -> str:
+    """As it may be stored: U+FFFD for U+0000."""
     return text.replace("\0", "\ufffd")
 
 
 _SEEDS = range(-(2**63), 2**63)
 
 
-def _seed(seed: int | str | None) -> int:
+def seed_of(seed: int | str | None) -> int:
     """Number text is read as a number; none, or one that no 64-bit field holds, is 0."""
     number = int(seed or 0)
     return number if number in _SEEDS else 0

@@ -9,7 +9,13 @@ import pytest
 
 from events.types import Declaration
 from handlers.chat import declaration
-from handlers.errors import BadRequest, ChatDeclarationInvalid, NulByteInPayload, Refused
+from handlers.errors import (
+    BadRequest,
+    ChatDeclarationInvalid,
+    InvalidPriorityUsername,
+    NulByteInPayload,
+    Refused,
+)
 
 CHAT = {
     "chat_jobs": True,
@@ -145,3 +151,11 @@ def test_a_temperature_limit_beyond_all_temperatures_is_kept_finite() -> None:
     _, declared = declaration.declared(declaration.read(raw), "o#1")
 
     assert declared.chat_tools_max_temperature == 1000.0
+
+
+def test_a_priority_username_is_a_name_and_a_number() -> None:
+    read(priority_usernames=["bob#1", "a # name#23", "#4"])
+
+    for username in ("bob", "bob#", "bob#x", "bob#1#", "bob#-1", "bob#\N{SUPERSCRIPT TWO}", ""):
+        with pytest.raises(InvalidPriorityUsername):
+            read(priority_usernames=["bob#1", username])
