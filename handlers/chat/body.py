@@ -1,7 +1,8 @@
 """The body of `POST /v2/generate/chat/async`, as sent (spec, Request body; Tools; horde object).
 
-Shapes only: what JSON types and ranges can say. Null in an optional key of the body is the same as
-leaving it out; a message's or a tool's own keys take null only where the specification says so.
+Shapes only: what JSON types and ranges can say. Null is the same as leaving out in every optional
+key of the body, in an option of `horde` whose default is none, and in a message's `name`, which
+clients that keep authors send so. Nowhere else in a message: its other keys are sent on unchanged.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ MAX_NAME_CHARACTERS = 256
 """Of a message's author. The text limit counts content; a name must not be a way around it."""
 MAX_TOOL_CALL_ID_CHARACTERS = 256
 MAX_TOOL_CALL_COUNT = 128
+MAX_WORKERS = 100
+"""In `only` and in `ignore`: each goes into the log and into the queue's row."""
 MOST_CONTEXT = 1_048_576
 DEFAULT_MAX_LENGTH = 512
 """OpenAI clients usually send no limit, and the text default of 80 is too short for a reply."""
@@ -64,7 +67,7 @@ class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _Text = str | list[TextPart]
-_Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] | UnsetType
+_Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] | UnsetType | None
 
 
 class _Message(
@@ -178,6 +181,8 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 # the horde object
 
+_Workers = Annotated[list[str], Meta(min_length=1, max_length=MAX_WORKERS)]
+
 
 class HordeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What OpenAI has no key for, its defaults filled in (spec, Request body: the `horde` object).
@@ -185,8 +190,8 @@ class HordeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     The front reads the same struct, so both accept the same keys and values.
     """
 
-    only: Annotated[list[str], Meta(min_length=1)] | None = None
-    ignore: Annotated[list[str], Meta(min_length=1)] | None = None
+    only: _Workers | None = None
+    ignore: _Workers | None = None
     trusted_workers: bool = False
     validated_backends: bool = False
     slow_workers: bool = True
@@ -203,6 +208,7 @@ class HordeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 # the body
 
+_Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _MaxTokens = Annotated[int, Meta(ge=16, le=16384)] | UnsetType | None
 _Model = Annotated[str, Meta(min_length=1, max_length=MAX_MODEL_CHARACTERS)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)] | UnsetType | None
@@ -222,12 +228,12 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     top_p: Annotated[float, Meta(ge=0.001, le=1)] | UnsetType | None = UNSET
     frequency_penalty: _Penalty = UNSET
     presence_penalty: _Penalty = UNSET
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | UnsetType | None = UNSET
+    seed: _Int64 | UnsetType | None = UNSET
     reasoning_effort: (
         Literal["none", "minimal", "low", "medium", "high", "xhigh"] | UnsetType | None
     ) = UNSET
     stop: str | list[str] | UnsetType | None = UNSET
-    n: int | UnsetType | None = UNSET
+    n: _Int64 | UnsetType | None = UNSET
     stream: bool | UnsetType | None = UNSET
     stream_options: dict[str, Any] | UnsetType | None = UNSET
     user: str | UnsetType | None = UNSET
@@ -263,6 +269,16 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_effort: str | UnsetType = UNSET
     stop_sequence: list[str] | UnsetType = UNSET
     """Distinct and not empty."""
+
+
+SAMPLING_DEFAULTS = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+}
+"""What a job carries where the client sent nothing. A value sent at its default is no other request
+than one left out."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,28 +8,44 @@ Everything here is linear in the size of the body.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from handlers.errors import BadRequest, NulByteInPayload
+from handlers.errors import (
+    BadRequest,
+    ChatRequestConflict,
+    NulByteInPayload,
+    UnsupportedChatParameter,
+)
 
 Kind = TypeVar("Kind")
 
 MAX_NESTING = 64
 """Levels of objects and arrays. The deepest valid document, a chat tool's schema, has about 30."""
 MAX_CONTAINERS = 200_000
+MAX_VALUES = 500_000
 MAX_QUOTES = 1_200_000
-"""No valid body has more of these: they bound how long a hostile one keeps the loop busy. A message
-of quotation marks alone has 1,048,576, and no other valid body has nearly as many containers."""
+"""No sensible body has more of these: they bound how long a hostile one keeps the loop busy, and
+how much memory it becomes. A message of quotation marks alone has 1,048,576; no text limit bounds
+what is accepted and not applied (`metadata`)."""
+
+MAX_EXPLAINED = 2 * 1024 * 1024
+"""Bytes of a body that is decoded once more, by a reader that takes more memory, to say where it is
+wrong."""
 
 INVALID = "Input payload validation failed"
 _SHOWN = 200
 _SHOWN_KEY = 80
 
+_plain: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _NOT_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
+_NUL = re.compile("\0")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SPELLED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 _AT = " - at `$"
 _PATH = re.compile(r"(?:\.[A-Za-z0-9_]+|\[(?:\d+|\.\.\.)\])+")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -59,9 +75,79 @@ def malformed(reason: str) -> BadRequest:
     return BadRequest(f"The body is not valid JSON: {reason}", errors={"": reason})
 
 
+def _not_json(raw: bytes, error: msgspec.DecodeError) -> BadRequest:
+    """The refusal of what msgspec cannot decode. Half a surrogate pair, which clients that cut text
+    leave behind, is told by its place; msgspec says of some that the input was truncated."""
+    if len(raw) <= MAX_EXPLAINED and _SPELLED_SURROGATE.search(raw):
+        try:
+            document = json.loads(raw)
+        except ValueError:
+            return malformed(str(error)[:_SHOWN])
+        for path in _paths(document, "", _SURROGATE):
+            return invalid(Fault(path, "Holds half of a surrogate pair", unknown=False))
+    return malformed(str(error)[:_SHOWN])
+
+
 def invalid(fault: Fault) -> BadRequest:
     """The refusal of a value that has the wrong type or is out of range."""
     return BadRequest(INVALID, errors={fault.path: fault.reason})
+
+
+def unsupported(path: str, sentence: str) -> UnsupportedChatParameter:
+    """The refusal of what a chat request does not take, at `path`. The sentence is the message."""
+    return UnsupportedChatParameter(sentence, errors={path: sentence})
+
+
+def unsupported_key(path: str) -> UnsupportedChatParameter:
+    """The refusal of a key that does not belong there."""
+    return unsupported(path, f"{path} is not supported on chat requests.")
+
+
+def unsupported_value(path: str, value: str) -> UnsupportedChatParameter:
+    """The refusal of a value that names something that chat requests do not have."""
+    return unsupported(path, f"{path}={shown(value)} is not supported on chat requests.")
+
+
+def conflict(path: str, sentence: str) -> ChatRequestConflict:
+    """The refusal of a value at `path` that contradicts another one."""
+    return ChatRequestConflict(sentence, errors={path: sentence})
+
+
+def shown(text: str) -> str:
+    """As much of the sender's text as a refusal repeats."""
+    return text if len(text) <= _SHOWN_KEY else f"{text[:_SHOWN_KEY]}..."
+
+
+def read(kind: type[Kind], raw: bytes) -> Kind:
+    """Decode a body that repeats no key at any level and holds no U+0000.
+
+    Raise BadRequest where it is not JSON, too deep, or repeats a key; Misfit for its shape;
+    NulByteInPayload.
+
+    It is decoded untyped and then converted, not decoded typed: only what was sent tells whether
+    its keys are all there. Both forms share their strings, which are nearly all of a large body.
+    """
+    check_bounds(raw)
+    try:
+        document = _plain.decode(raw)
+    except msgspec.ValidationError:
+        # A number that no Python number holds. The typed decoder can name its place.
+        return decode(msgspec.json.Decoder(kind), raw)
+    except msgspec.DecodeError as error:
+        raise _not_json(raw, error) from None
+    try:
+        shaped = msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise Misfit(fault_of(str(error))) from None
+    kept = _count_kept_keys(document)
+    # Where no string holds a colon, which is quickly seen, each colon is a key's.
+    if raw.count(b":") != kept and count_keys(raw) != kept:
+        raise BadRequest(
+            "The body repeats a key: the meaning would depend on who reads it.",
+            errors={"": "Repeated key"},
+        )
+    refuse_nul(raw, document)
+    return shaped
 
 
 def decode(decoder: msgspec.json.Decoder[Kind], raw: bytes) -> Kind:
@@ -72,7 +158,7 @@ def decode(decoder: msgspec.json.Decoder[Kind], raw: bytes) -> Kind:
     except msgspec.ValidationError as error:
         raise Misfit(fault_of(str(error))) from None
     except msgspec.DecodeError as error:
-        raise malformed(str(error)[:_SHOWN]) from None
+        raise _not_json(raw, error) from None
 
 
 def fault_of(text: str) -> Fault:
@@ -89,7 +175,7 @@ def fault_of(text: str) -> Fault:
     named = _UNKNOWN.fullmatch(reason) or _MISSING.fullmatch(reason)
     if named is None:
         return Fault(path[:_SHOWN], reason[:_SHOWN], unknown=False)
-    key = named[1] if len(named[1]) <= _SHOWN_KEY else f"{named[1][:_SHOWN_KEY]}..."
+    key = shown(named[1])
     full = f"{path}.{key}" if path else key
     if named.re is _UNKNOWN:
         return Fault(full, "Unknown key", unknown=True)
@@ -101,9 +187,12 @@ def check_bounds(raw: bytes) -> None:
     opened = raw.count(b"[") + raw.count(b"{")
     if raw.count(b'"') > MAX_QUOTES:
         raise malformed("it holds too many strings")
-    if opened <= MAX_NESTING:
+    if opened <= MAX_NESTING and raw.count(b",") <= MAX_VALUES:
         return
-    brackets = _outside_strings(raw).translate(None, _NOT_BRACKETS)
+    outside = _outside_strings(raw)
+    if outside.count(b",") > MAX_VALUES:
+        raise malformed("it holds too many values")
+    brackets = outside.translate(None, _NOT_BRACKETS)
     if len(brackets) > 2 * MAX_CONTAINERS:
         raise malformed("it holds too many objects and arrays")
     depth = 0
@@ -121,6 +210,21 @@ def count_keys(raw: bytes) -> int:
     return _outside_strings(raw).count(b":")
 
 
+def _count_kept_keys(document: Any) -> int:
+    """How many object keys are left of a document once each is kept once."""
+    count = 0
+    stack = [document]
+    while stack:
+        values = stack.pop()
+        if type(values) is dict:
+            count += len(values)
+            values = values.values()
+        elif type(values) is not list:
+            continue
+        stack.extend(value for value in values if type(value) is dict or type(value) is list)
+    return count
+
+
 def _outside_strings(raw: bytes) -> bytes:
     """A document without its strings. Each step is one pass in C: a hostile body must not be slow.
 
@@ -134,22 +238,28 @@ def refuse_nul(raw: bytes, document: object) -> None:
     """Raise NulByteInPayload, by path, where a string or a key of `document` holds U+0000."""
     if b"\\u0000" not in raw:  # valid JSON cannot spell it another way
         return
-    for path in _nul_paths(msgspec.to_builtins(document), ""):
+    for path in _paths(msgspec.to_builtins(document), "", _NUL):
         raise NulByteInPayload(
             f"A NUL character (U+0000) is not allowed: {path}", errors={path: "Holds U+0000"}
         )
 
 
-def _nul_paths(value: Any, path: str) -> Iterator[str]:
+def _paths(value: Any, path: str, wanted: re.Pattern[str]) -> Iterator[str]:
+    """Where a string or a key of a document holds what is wanted, in its order."""
     if isinstance(value, str):
-        if "\0" in value:
+        if wanted.search(value):
             yield path
     elif isinstance(value, dict):
         for key, item in value.items():
-            below = f"{path}.{key}" if path else key
-            if "\0" in key:
-                yield below.replace("\0", "\\u0000")
-            yield from _nul_paths(item, below)
+            named = wanted.sub(_escaped, key)
+            below = f"{path}.{shown(named)}" if path else shown(named)
+            if named != key:
+                yield below
+            yield from _paths(item, below, wanted)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _nul_paths(item, f"{path}[{index}]")
+            yield from _paths(item, f"{path}[{index}]", wanted)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"

@@ -1,195 +1,293 @@
-"""What a chat request's body means (spec, Request body; Refused keys and values)."""
+"""What a chat request's body means (spec, Request body; Refused keys and values).
+
+Everything that the body alone can tell is told here, in one pass over it that is linear in its
+size. What needs a user, a worker or a model comes after.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, NoReturn
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NoReturn
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from events.types import Demand
-from handlers.chat import documents, payload
-from handlers.errors import (
-    BadRequest,
-    ExcessiveStopSequence,
-    TooManyStopSequences,
-    UnsupportedChatParameter,
+from handlers.chat import documents, images, payload, requirements, tools
+from handlers.chat.body import (
+    DEFAULT_MAX_CONTEXT_LENGTH,
+    DEFAULT_MAX_LENGTH,
+    AssistantMessage,
+    ChatBody,
+    ChatRequest,
+    DeveloperMessage,
+    Extras,
+    HordeOptions,
+    JsonObjectFormat,
+    Message,
+    Sampling,
+    SystemMessage,
+    TextPart,
+    ToolMessage,
 )
+from handlers.errors import BadRequest, ExcessiveStopSequence, TooManyStopSequences
 from handlers.submit import NewRequest
 
-DEFAULT_MAX_LENGTH = 512
-"""OpenAI clients usually send no limit, and the text default of 80 is too short for a reply."""
-DEFAULT_MAX_CONTEXT_LENGTH = 2048
 MAX_STOPS = 128
 MAX_STOP_CHARACTERS = 2000
-MAX_MODEL_CHARACTERS = 255
-MAX_NAME_CHARACTERS = 256
-"""Of a message's author. The text limit counts content; a name must not be a way around it."""
 MAX_MESSAGES = 1024
 MAX_TEXT_BYTES = 1_048_576
-STRICT_GUARANTEES = ("prompt_overflow_refused",)
-"""What every strict request needs of a worker (spec, Guarantees)."""
+
+# A role or a part's type names something that chat requests do not have: not a value gone wrong.
+_NAMING = re.compile(r"messages\[\d+\]\.(?:role|content\[\d+\]\.type)")
+_NAMED = re.compile(r"Invalid value '(.*)'", re.DOTALL)
+
+NO_JSON = (
+    "'messages' must contain the word 'json' in some form, to use 'response_format' of type "
+    "'json_object'."
+)
 
 
-class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One part of a message's content."""
+def parse(
+    raw: bytes, *, max_messages: int = MAX_MESSAGES, max_text_bytes: int = MAX_TEXT_BYTES
+) -> ChatRequest:
+    """Read the body of a chat request.
 
-    type: Literal["text"]
-    text: str
-
-
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One message of the conversation."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] | UnsetType | None = UNSET
-
-
-class ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of `POST /v2/generate/chat/async`, as sent.
-
-    Null in an optional key is the same as leaving it out.
+    Raise UnsupportedChatParameter for a key or a named value that is not supported, by its path,
+    and past a limit on messages, text and tools; ChatRequestConflict for values that contradict
+    each other; BadRequest for malformed JSON, repeated keys, wrong types, forms and ranges;
+    NulByteInPayload; and what images.check raises. Limits on stops are check_sampling's.
     """
+    try:
+        body = documents.read(ChatBody, raw)
+    except documents.Misfit as misfit:
+        _refuse(misfit.fault)
+    if isinstance(body.n, int) and body.n != 1:
+        raise documents.unsupported_value("n", str(body.n))
+    if len(body.messages) > max_messages:
+        raise documents.unsupported(
+            "messages",
+            f"messages: at most {max_messages} messages are allowed, not {len(body.messages)}.",
+        )
+    size = _text_bytes(body.messages)
+    if size > max_text_bytes:
+        raise documents.unsupported(
+            "messages",
+            f"messages: their text may have at most {max_text_bytes} bytes, not {size}.",
+        )
+    messages = [_stored(at, message) for at, message in enumerate(body.messages)]
+    broken = tools.history_break(messages)
+    if broken is not None:
+        raise documents.unsupported(broken.path, f"{broken.path}: {broken.sentence}")
+    extras = tools.extras(body)
+    horde = _options(body.horde or HordeOptions())
+    if horde.openai_guards:
+        _check_guards(messages, extras)
+    return ChatRequest(
+        models=_models(body),
+        models_key="models" if body.models else "model",
+        messages=messages,
+        max_length=_max_length(body),
+        sampling=_sampling(body),
+        extras=extras,
+        stream=body.stream is True,
+        horde=horde,
+        text_bytes=size,
+        images=images.check(messages),
+    )
 
-    model: Annotated[str, Meta(min_length=1, max_length=MAX_MODEL_CHARACTERS)]
-    messages: Annotated[list[Message], Meta(min_length=1)]
-    max_tokens: Annotated[int, Meta(ge=16, le=16384)] | UnsetType | None = UNSET
-    temperature: Annotated[float, Meta(ge=0, le=5)] | UnsetType | None = UNSET
-    top_p: Annotated[float, Meta(ge=0.001, le=1)] | UnsetType | None = UNSET
-    stop: str | list[str] | UnsetType | None = UNSET
-    stream: bool | UnsetType | None = UNSET
+
+def check_sampling(request: ChatRequest) -> None:
+    """Check what the text params model bounds across values, which is told last (spec, Routes,
+    step 8): raise TooManyStopSequences, ExcessiveStopSequence."""
+    stops = request.sampling.stop_sequence or []
+    if len(stops) > MAX_STOPS:
+        raise TooManyStopSequences
+    if sum(map(len, stops)) > MAX_STOP_CHARACTERS:
+        raise ExcessiveStopSequence
 
 
-_decoder = msgspec.json.Decoder(ChatBody)
-_encode = msgspec.json.Encoder().encode
-# A value that names something we do not serve, not one of a wrong type.
-_NAMED = re.compile(r"Invalid enum value '(.*)'", re.DOTALL)
-_OPTIONAL = ("max_tokens", "temperature", "top_p", "stop", "stream")
-_SHOWN = 80
+def _refuse(fault: documents.Fault) -> NoReturn:
+    if fault.unknown:
+        raise documents.unsupported_key(fault.path)
+    named = _NAMED.fullmatch(fault.reason)
+    if named is not None and _NAMING.fullmatch(fault.path):
+        raise documents.unsupported_value(fault.path, named[1])
+    raise documents.invalid(fault)
+
+
+def _invalid(path: str, reason: str) -> BadRequest:
+    return documents.invalid(documents.Fault(path, reason, unknown=False))
+
+
+def texts(messages: Iterable[Message]) -> Iterator[str]:
+    """What the messages say: each content that is a string, and each text part."""
+    for message in messages:
+        content = message.content
+        if isinstance(content, str):
+            yield content
+        elif content is not None:
+            for part in content:
+                if isinstance(part, TextPart):
+                    yield part.text
+
+
+def _text_bytes(messages: Iterable[Message]) -> int:
+    """UTF-8 of all that is said, and of the names and arguments that the history's calls hold."""
+    size = sum(map(_bytes, texts(messages)))
+    for message in messages:
+        if isinstance(message, AssistantMessage) and message.tool_calls is not UNSET:
+            for call in message.tool_calls:
+                size += _bytes(call.function.name) + _bytes(call.function.arguments)
+    return size
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _stored(at: int, message: Message) -> Message:
+    """A message as workers get it: `developer` is `system` to them, and a name of null is no name.
+
+    Raise BadRequest for an assistant message that neither says nor calls anything.
+    """
+    if isinstance(message, ToolMessage):
+        return message
+    name = UNSET if message.name is None else message.name
+    if isinstance(message, DeveloperMessage):
+        return SystemMessage(content=message.content, name=name)
+    silent = isinstance(message, AssistantMessage) and message.tool_calls is UNSET
+    if silent and message.content is None:
+        raise _invalid(f"messages[{at}].content", "Required unless the message has tool_calls")
+    return message if message.name is name else msgspec.structs.replace(message, name=name)
+
+
+def _models(body: ChatBody) -> tuple[str, ...]:
+    model, models = body.model or None, body.models or None
+    if models is None:
+        if model is None:
+            raise _invalid("model", "Expected one of model and models")
+        return (model,)
+    if model is not None:
+        raise documents.conflict("models", "Only one of 'model' and 'models' may be sent.")
+    for at, name in enumerate(models):
+        if name in models[:at]:
+            raise _invalid(f"models[{at}]", "Listed twice")
+    return tuple(models)
+
+
+def _max_length(body: ChatBody) -> int:
+    old, new = body.max_tokens or None, body.max_completion_tokens or None
+    if old is not None and new is not None and old != new:
+        raise documents.conflict(
+            "max_completion_tokens",
+            "'max_tokens' and 'max_completion_tokens' differ: send one of them, or equal values.",
+        )
+    return new or old or DEFAULT_MAX_LENGTH
+
+
+def _sampling(body: ChatBody) -> Sampling:
+    return Sampling(
+        temperature=_sent(body.temperature),
+        top_p=_sent(body.top_p),
+        frequency_penalty=_sent(body.frequency_penalty),
+        presence_penalty=_sent(body.presence_penalty),
+        seed=UNSET if body.seed is None else body.seed,
+        reasoning_effort=UNSET if body.reasoning_effort is None else body.reasoning_effort,
+        stop_sequence=_stop_sequence(body.stop),
+    )
+
+
+def _sent(value: float | UnsetType | None) -> float | UnsetType:
+    if value is None or value is UNSET:
+        return UNSET
+    return value + 0.0  # -0.0 is 0.0: the same value must not be two operations
+
+
+def _stop_sequence(stop: str | list[str] | UnsetType | None) -> list[str] | UnsetType:
+    if stop is None or stop is UNSET or stop == []:
+        return UNSET
+    stops = [stop] if isinstance(stop, str) else stop
+    if "" in stops:
+        path = "stop" if isinstance(stop, str) else f"stop[{stops.index('')}]"
+        raise _invalid(path, "Expected a non-empty string")
+    return list(dict.fromkeys(stops))
+
+
+def _options(sent: HordeOptions) -> HordeOptions:
+    """The options with their ids in canonical form."""
+    if sent.only is not None and sent.ignore is not None:
+        raise documents.conflict(
+            "horde.ignore", "Only one of 'horde.only' and 'horde.ignore' may be sent."
+        )
+    if sent.only is None and sent.ignore is None and sent.operation_key is None:
+        return sent
+    key = sent.operation_key
+    return msgspec.structs.replace(
+        sent,
+        only=_ids("horde.only", sent.only),
+        ignore=_ids("horde.ignore", sent.ignore),
+        operation_key=None if key is None else _id("horde.operation_key", key),
+    )
+
+
+def _ids(path: str, sent: list[str] | None) -> list[str] | None:
+    if sent is None:
+        return None
+    return list(dict.fromkeys(_id(f"{path}[{at}]", text) for at, text in enumerate(sent)))
+
+
+def _id(path: str, text: str) -> str:
+    try:
+        return str(msgspec.convert(text, uuid.UUID))
+    except msgspec.ValidationError:
+        raise _invalid(path, "Expected a UUID") from None
+
+
+def _check_guards(messages: Sequence[Message], extras: Extras) -> None:
+    """What OpenAI refuses and we do not, unless asked to."""
+    if isinstance(extras.response_format, JsonObjectFormat) and not any(
+        "json" in text.lower() for text in texts(messages)
+    ):
+        raise documents.conflict("messages", NO_JSON)
 
 
 def read(
     raw: bytes, *, max_messages: int = MAX_MESSAGES, max_text_bytes: int = MAX_TEXT_BYTES
 ) -> NewRequest:
-    """Read the body of a chat request.
-
-    Raise UnsupportedChatParameter for a key or a named value that is not supported, by its path;
-    BadRequest for malformed JSON, repeated keys, wrong types and ranges; NulByteInPayload;
-    TooManyStopSequences and ExcessiveStopSequence.
-    """
-    try:
-        body = documents.decode(_decoder, raw)
-    except documents.Misfit as misfit:
-        _refuse(misfit.fault)
-    if len(body.messages) > max_messages:
-        raise UnsupportedChatParameter(
-            f"messages: at most {max_messages} messages are allowed, not {len(body.messages)}."
-        )
-    if documents.count_keys(raw) != _sent_keys(body):
-        raise BadRequest(
-            "The body repeats a key: the meaning would depend on who reads it.",
-            errors={"": "Repeated key"},
-        )
-    documents.refuse_nul(raw, body)
-    size = _text_bytes(body.messages)
-    if size > max_text_bytes:
-        raise UnsupportedChatParameter(
-            f"messages: their text may have at most {max_text_bytes} bytes, not {size}."
-        )
-    return _mapped(body, size)
-
-
-def _refuse(fault: documents.Fault) -> NoReturn:
-    if fault.unknown:
-        raise UnsupportedChatParameter(f"{fault.path} is not supported on chat requests.")
-    named = _NAMED.fullmatch(fault.reason)
-    if named is not None:
-        raise UnsupportedChatParameter(
-            f"{fault.path}={named[1][:_SHOWN]} is not supported on chat requests."
-        )
-    raise documents.invalid(fault)
-
-
-def _sent_keys(body: ChatBody) -> int:
-    """How many keys a document has that decodes to `body` and repeats none."""
-    count = 2 + sum(getattr(body, name) is not UNSET for name in _OPTIONAL)
-    for message in body.messages:
-        count += 2 if message.name is UNSET else 3
-        if not isinstance(message.content, str):
-            count += 2 * len(message.content)
-    return count
-
-
-def _text_bytes(messages: list[Message]) -> int:
-    size = 0
-    for message in messages:
-        if isinstance(message.content, str):
-            size += len(message.content.encode())
-        else:
-            size += sum(len(part.text.encode()) for part in message.content)
-    return size
-
-
-def _mapped(body: ChatBody, text_bytes: int) -> NewRequest:
-    max_length = body.max_tokens or DEFAULT_MAX_LENGTH
-    # A context that cannot hold the reply serves nobody (text path: TokenOverflow). It grows to fit
-    # the messages too once contexts are sized.
-    max_context_length = max(DEFAULT_MAX_CONTEXT_LENGTH, max_length)
-    stream = body.stream is True
-    job = payload.ChatPayload(
-        max_length=max_length,
-        max_context_length=max_context_length,
-        temperature=_or(body.temperature, 1.0),
-        top_p=_or(body.top_p, 1.0),
-        stop_sequence=_stop_sequence(body.stop),
-        stream_progress=True if stream else UNSET,
-    )
+    """Read the body and map it onto today's submit: contexts are not sized yet."""
+    request = parse(raw, max_messages=max_messages, max_text_bytes=max_text_bytes)
+    check_sampling(request)
+    horde = request.horde
+    context = max(horde.max_context_length or DEFAULT_MAX_CONTEXT_LENGTH, request.max_length)
+    content = {
+        "messages": payload.messages(request.messages),
+        "payload": payload.of(request, max_length=request.max_length, max_context_length=context),
+    }
+    extras = payload.extras(request.extras)
+    if extras is not None:
+        content["extras"] = extras
     return NewRequest(
         chat=True,
         jobs=1,
-        max_length=max_length,
-        stream=stream,
+        max_length=request.max_length,
+        stream=request.stream,
         demand=Demand(
-            models=(body.model,),
-            max_context_length=max_context_length,
-            features=STRICT_GUARANTEES,
-            messages=len(body.messages),
-            prompt_bytes=text_bytes,
+            models=request.models,
+            max_context_length=context,
+            features=requirements.required_features(request),
+            conformance=horde.conformance,
+            tools_temperature=requirements.tools_temperature(request),
+            images=request.images > 0,
+            only=tuple(horde.only or ()),
+            ignore=tuple(horde.ignore or ()),
+            trusted_workers=horde.trusted_workers,
+            validated_backends=horde.validated_backends,
+            slow_workers=horde.slow_workers,
+            messages=len(request.messages),
+            prompt_bytes=request.text_bytes,
         ),
-        content={
-            "messages": _encode([_stored(message) for message in body.messages]),
-            "payload": payload.stored(job),
-        },
+        content=content,
     )
-
-
-def _or(value: float | UnsetType | None, default: float) -> float:
-    return default if value is UNSET or value is None else value
-
-
-def _stored(message: Message) -> Message:
-    """As workers get it: `developer` is `system` to them, and an absent name is absent."""
-    if message.role != "developer" and message.name is not None:
-        return message
-    return Message(
-        role="system" if message.role == "developer" else message.role,
-        content=message.content,
-        name=message.name or UNSET,
-    )
-
-
-def _stop_sequence(stop: str | list[str] | UnsetType | None) -> list[str] | UnsetType:
-    if stop is UNSET or stop is None or stop == []:
-        return UNSET
-    stops = [stop] if isinstance(stop, str) else stop
-    distinct = list(dict.fromkeys(stops))
-    if "" in distinct:
-        path = "stop" if isinstance(stop, str) else f"stop[{stops.index('')}]"
-        raise documents.invalid(documents.Fault(path, "Expected a non-empty string", False))
-    if len(distinct) > MAX_STOPS:
-        raise TooManyStopSequences
-    if sum(map(len, distinct)) > MAX_STOP_CHARACTERS:
-        raise ExcessiveStopSequence
-    return distinct

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
+from typing import Any
+
+import msgspec
+import pytest
 
 from handlers.chat import documents
+from handlers.errors import BadRequest, NulByteInPayload
+
+
+class Box(msgspec.Struct, forbid_unknown_fields=True):
+    """Something to read."""
+
+    number: float = 0
+    flag: bool = True
+    anything: Any = None
 
 
 def test_a_value_that_looks_like_a_place_costs_one_pass() -> None:
@@ -21,3 +35,121 @@ def test_a_place_is_believed_only_where_it_is_a_path() -> None:
     assert documents.fault_of("Expected `int`, got `str` - at `$.a[0].b`").path == "a[0].b"
     told = documents.fault_of("Object contains unknown field `x - at `$y`")
     assert (told.path, told.unknown) == ("x - at `$y", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (
+            "Expected `int`, got `str` - at `$.a[0].b`",
+            ("a[0].b", "Expected `int`, got `str`", False),
+        ),
+        ("Expected `object`, got `array`", ("", "Expected `object`, got `array`", False)),
+        ("Object contains unknown field `x`", ("x", "Unknown key", True)),
+        ("Object contains unknown field `x` - at `$.a[1]`", ("a[1].x", "Unknown key", True)),
+        ("Object missing required field `x` - at `$.a`", ("a.x", "Missing required key", False)),
+    ],
+)
+def test_faults_are_read_from_msgspec(text: str, fault: tuple[str, str, bool]) -> None:
+    assert documents.fault_of(text) == fault
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"flag":true,"flag":true}',
+        '{"flag":true,"fl\\u0061g":true}',
+        '{"anything":{"a":1,"a":2}}',
+        '{"anything":[[{"a":":"}, {"b" : 1, "b" : 1}]]}',
+        '{"anything":{"":0,"":0}}',
+    ],
+)
+def test_a_repeated_key_is_refused_at_any_level(text: str) -> None:
+    with pytest.raises(BadRequest, match="repeats a key"):
+        documents.read(Box, text.encode())
+
+
+@pytest.mark.parametrize(
+    "anything",
+    [
+        {"a": 1, "b": {"a": 1}, "c": [{"a": 1}, {"a": 1}]},
+        'quotes ": " and {"a": 1, "a": 2} in a string',
+        {'a key: with "quotes"\\': ":::", "\\": ":"},
+        ["\\", ":", "\\\\:", '\\"'],
+        {"é": "\u2028", "long": 10**200},
+    ],
+)
+def test_what_looks_like_keys_in_strings_is_none(anything: Any) -> None:
+    for text in (json.dumps({"anything": anything}), json.dumps({"anything": anything}, indent=1)):
+        assert documents.read(Box, text.encode()).anything == anything
+
+
+def test_a_key_sent_at_its_default_counts_once() -> None:
+    assert documents.read(Box, b'{"flag":true,"number":0}') == Box()
+
+
+@pytest.mark.parametrize(("number", "path"), [("1e999", "number"), ("9" * 5000, "number")])
+def test_a_number_that_nothing_holds_is_refused_by_its_path(number: str, path: str) -> None:
+    with pytest.raises(documents.Misfit) as misfit:
+        documents.read(Box, f'{{"number":{number}}}'.encode())
+
+    assert misfit.value.fault.path == path
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ('{"anything":"a\\u0000"}', "anything"),
+        ('{"anything":[1,{"b":["\\u0000"]}]}', "anything[1].b[0]"),
+        ('{"anything":{"k\\u0000":1}}', "anything.k\\u0000"),
+    ],
+)
+def test_nul_is_refused_in_keys_and_values_alike(text: str, path: str) -> None:
+    with pytest.raises(NulByteInPayload) as refused:
+        documents.read(Box, text.encode())
+
+    assert list(refused.value.extra["errors"]) == [path]
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ('{"anything":"hi \\ud83d"}', "anything"),
+        ('{"anything":[1,{"b":"\\ude00 rest"}]}', "anything[1].b"),
+        ('{"anything":{"\\ud83d":1}}', "anything.\\ud83d"),
+        ('{"anything":"' + "\ud83d" + '"}', "anything"),
+    ],
+)
+def test_half_a_surrogate_pair_is_refused_by_its_path(text: str, path: str) -> None:
+    """C-003."""
+    with pytest.raises(BadRequest) as refused:
+        documents.read(Box, text.encode("utf-8", "surrogatepass"))
+
+    assert list(refused.value.extra["errors"]) == [path]
+
+
+def test_a_whole_surrogate_pair_is_one_character() -> None:
+    assert documents.read(Box, b'{"anything":"\\ud83d\\ude00"}').anything == "\U0001f600"
+
+
+def test_a_path_of_long_keys_is_cut() -> None:
+    with pytest.raises(NulByteInPayload) as refused:
+        documents.read(Box, json.dumps({"anything": {"k" * 100_000: "\0"}}).encode())
+
+    assert len(refused.value.message) < 300
+
+
+def test_bounds_are_told_before_anything_is_built() -> None:
+    deep, deeper = ("[" * levels + "]" * levels for levels in (63, 64))
+    many = ",".join("0" * documents.MAX_VALUES)
+
+    assert documents.read(Box, f'{{"anything":{deep}}}'.encode()).anything
+    for anything in (deeper, f"[{many},0,0]", "[" * 10_000_000):
+        with pytest.raises(BadRequest):
+            documents.read(Box, f'{{"anything":{anything}}}'.encode())
+
+
+def test_commas_in_a_string_are_no_values() -> None:
+    text = "," * (documents.MAX_VALUES + 2)
+
+    assert documents.read(Box, json.dumps({"anything": text}).encode()).anything == text

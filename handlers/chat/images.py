@@ -1,0 +1,91 @@
+"""Images of a request, as far as its body alone tells (spec, Images: the caps at parse time)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from handlers.chat import documents
+from handlers.chat.body import ImagePart, Message, UserMessage
+from handlers.errors import (
+    SourceImageSizeExceeded,
+    SourceImageUnreadable,
+    TooManyExtraSourceImages,
+)
+
+MAX_IMAGES = 20
+MAX_IMAGE_BYTES = 5 * 1024 * 1024
+"""Decoded or fetched, of one image."""
+MAX_TOTAL_BYTES = 25 * 1024 * 1024
+"""Decoded or fetched, of all together. What an untrusted user may send is less, but the user is not
+known yet."""
+MAX_URL_CHARACTERS = 8192
+"""Of an http(s) URL. The text limit does not count it, so it must not be a way around it."""
+MAX_MEDIA_TYPE_CHARACTERS = 128
+_WEB = ("http://", "https://")
+
+
+class Placed(NamedTuple):
+    """An image part and where it stands in the body."""
+
+    path: str
+    part: ImagePart
+
+
+def placed(messages: Iterable[Message]) -> Iterator[Placed]:
+    """The image parts of messages, in order. Only user messages have any."""
+    for at, message in enumerate(messages):
+        if isinstance(message, UserMessage) and not isinstance(message.content, str):
+            for index, part in enumerate(message.content):
+                if isinstance(part, ImagePart):
+                    yield Placed(f"messages[{at}].content[{index}].image_url.url", part)
+
+
+def check(messages: Iterable[Message]) -> int:
+    """The number of images, every one of which may be fetched or decoded later.
+
+    Raise TooManyExtraSourceImages; SourceImageSizeExceeded by the size that a data URL's payload
+    decodes to; SourceImageUnreadable for a data URL that is no image in base64; BadRequest for any
+    other URL that is not http(s), or is too long.
+    """
+    images = list(placed(messages))
+    if len(images) > MAX_IMAGES:
+        raise TooManyExtraSourceImages(
+            f"A chat request takes at most {MAX_IMAGES} images, not {len(images)}."
+        )
+    total = 0
+    for path, part in images:
+        total += _data_bytes(path, part.image_url.url)
+    if total > MAX_TOTAL_BYTES:
+        raise SourceImageSizeExceeded(
+            f"The images decode to {total} bytes in all: at most {MAX_TOTAL_BYTES} are allowed."
+        )
+    return len(images)
+
+
+def _data_bytes(path: str, url: str) -> int:
+    """What a data URL decodes to, in bytes; 0 for an image that has to be fetched."""
+    if url[:5].lower() == "data:":
+        size = _payload_bytes(path, url)
+        if size > MAX_IMAGE_BYTES:
+            raise SourceImageSizeExceeded(
+                f"{path}: the image decodes to {size} bytes: at most {MAX_IMAGE_BYTES} are allowed."
+            )
+        return size
+    scheme = next((web for web in _WEB if url[: len(web)].lower() == web), None)
+    if scheme is None or len(url) == len(scheme):
+        reason = "Expected a data:image/...;base64, URL or an http(s) URL"
+        raise documents.invalid(documents.Fault(path, reason, unknown=False))
+    if len(url) > MAX_URL_CHARACTERS:
+        reason = f"Expected at most {MAX_URL_CHARACTERS} characters"
+        raise documents.invalid(documents.Fault(path, reason, unknown=False))
+    return 0
+
+
+def _payload_bytes(path: str, url: str) -> int:
+    """By the payload's length: three bytes for each four characters, less the padding."""
+    comma = url.find(",", 0, MAX_MEDIA_TYPE_CHARACTERS)
+    head = url[: max(comma, 0)].lower()
+    if not head.startswith("data:image/") or not head.endswith(";base64"):
+        raise SourceImageUnreadable(f"{path}: a data URL has to be an image in base64.")
+    return (len(url) - comma - 1) * 3 // 4 - url.count("=", len(url) - 2)
