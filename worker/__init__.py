@@ -1,4 +1,4 @@
-"""The reference worker: takes chat jobs from a pool and hands back what a backend answers.
+"""The reference worker: takes chat and text jobs from a pool and hands back what a backend answers.
 
 It speaks HTTP and imports nothing of the server.
 """

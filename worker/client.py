@@ -28,12 +28,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A chat job that this worker holds."""
+    """A job that this worker holds."""
 
     id: str
     model: str
     ttl: float  # seconds
     payload: Mapping[str, Any]
+    chat: bool
+    """Whether it is a chat job; otherwise a text job."""
 
     @property
     def streams(self) -> bool:
@@ -127,6 +129,7 @@ class Client:
             model=str(body.get("model")),
             ttl=float(body.get("ttl") or 150),
             payload=payload if isinstance(payload, dict) else {},
+            chat=body.get("chat") is True,
         )
 
     async def post(self, job: Job, seq: int, delta: Delta) -> Posted:
@@ -154,27 +157,8 @@ class Client:
 
     async def submit(self, job: Job, reply: Reply) -> Submitted:
         """Hand in the reply, again until it is answered: the job's id lets it count once only."""
-        message: dict[str, Any] = {"role": "assistant", "content": reply.content}
-        if reply.tool_calls:
-            message["tool_calls"] = list(reply.tool_calls)
-        if reply.reasoning:
-            message["reasoning_content"] = reply.reasoning
-        reported = {
-            "native_finish_reason": reply.native_finish_reason,
-            "prompt_tokens": reply.prompt_tokens,
-            "completion_tokens": reply.completion_tokens,
-            "reasoning_tokens": reply.reasoning_tokens,
-        }
-        answer = await self._insist(
-            {
-                "id": job.id,
-                "model_id": job.model,
-                "state": "ok",
-                "message": message,
-                "finish_reason": reply.finish_reason,
-                **{name: value for name, value in reported.items() if value is not None},
-            }
-        )
+        said = _chat_reply(job, reply) if job.chat else {"generation": reply.content or ""}
+        answer = await self._insist({"id": job.id, "state": "ok", **said})
         body = _body(answer)
         rc = body.get("rc")
         if answer.status_code == httpx.codes.OK or rc == "DuplicateGen":
@@ -184,8 +168,14 @@ class Client:
 
     async def fault(self, job: Job, reason: str | None) -> None:
         """Give the job up, so that another worker gets it now and not when the lease ends."""
-        body = {"id": job.id, "state": "faulted", "model_id": job.model}
-        answer = await self._insist(body | ({"fault_reason": reason} if reason else {}))
+        body = {"id": job.id, "state": "faulted"}
+        if not job.chat:
+            body["generation"] = "faulted"  # the pool wants one on faults too
+        else:
+            body["model_id"] = job.model
+            if reason:
+                body["fault_reason"] = reason
+        answer = await self._insist(body)
         if answer.status_code != httpx.codes.OK:
             log.info(
                 "job %s: its fault was answered %s %s",
@@ -208,6 +198,26 @@ class Client:
             return await self._http.post(f"/v2/generate/text/{route}", json=body)
         except httpx.TransportError:
             return None
+
+
+def _chat_reply(job: Job, reply: Reply) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.content}
+    if reply.tool_calls:
+        message["tool_calls"] = list(reply.tool_calls)
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    reported = {
+        "native_finish_reason": reply.native_finish_reason,
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "reasoning_tokens": reply.reasoning_tokens,
+    }
+    return {
+        "model_id": job.model,
+        "message": message,
+        "finish_reason": reply.finish_reason,
+        **{name: value for name, value in reported.items() if value is not None},
+    }
 
 
 class Away(Exception):

@@ -56,9 +56,10 @@ async def run(
     *,
     stop: asyncio.Event | None = None,
     threads: int = 1,
+    prompts: bool = False,
     pace: Pace | None = None,
 ) -> None:
-    """Serve chat jobs of the pool at `url` until `stop` is set (none: SIGTERM or SIGINT).
+    """Serve jobs of the pool at `url` until `stop` is set (none: SIGTERM or SIGINT).
 
     url      the pool, without a path
     api_key  of the account that owns the worker
@@ -66,6 +67,7 @@ async def run(
     model    that it serves
     backend  `echo`, the base URL of an OpenAI-compatible server, or a Backend
     threads  jobs at a time
+    prompts  whether it takes text jobs beside chat jobs
 
     The job in hand is finished, or faulted, before it returns. Raise Refused where the pool does
     not take the worker, JobFailed where its backend cannot serve at all.
@@ -75,7 +77,7 @@ async def run(
     with contextlib.ExitStack() as stack:
         told = stop or stack.enter_context(_signals())
         await chosen.open()
-        client = Client(url, api_key, declare(chosen, name, model, threads), pace.retry)
+        client = Client(url, api_key, declare(chosen, name, model, threads, prompts), pace.retry)
         worker = _Worker(client, chosen, pace, told)
         log.info("worker %s serves %s at %s", name, model, url)
         try:
@@ -86,21 +88,23 @@ async def run(
     log.info("worker %s stopped after %s jobs", name, worker.finished)
 
 
-def declare(backend: Backend, name: str, model: str, threads: int) -> dict[str, Any]:
-    """What each pop says of this worker: it takes chat jobs only."""
+def declare(backend: Backend, name: str, model: str, threads: int, prompts: bool) -> dict[str, Any]:
+    """What each pop says of this worker: it takes chat jobs, and text jobs where it is to."""
+    limits = {
+        "max_context_length": backend.max_context_length,
+        "max_length": backend.max_length,
+    }
     return {
         "name": name,
         "models": [model],
         "bridge_agent": AGENT,
         "threads": threads,
         "chat_jobs": True,
-        "prompt_jobs": False,
+        "prompt_jobs": prompts,
         "model_id": model,
-        "chat_limits": {
-            "max_context_length": backend.max_context_length,
-            "max_length": backend.max_length,
-        },
+        "chat_limits": limits,
         "chat_features": sorted(backend.features),
+        **(limits if prompts else {}),
     }
 
 
@@ -228,8 +232,8 @@ class _Worker:
         """Let the backend answer, posting beside it. Raise JobFailed, or _Cancelled."""
         loop = asyncio.get_running_loop()
         started = loop.time()
-        if not job.payload.get("messages"):
-            raise JobFailed("The job holds no messages: it is none that this worker declared")
+        if not job.payload.get("messages" if job.chat else "prompt"):
+            raise JobFailed("The job holds no input: it is none that this worker declared")
         if not job.streams:
             return _Done(await self._consume(job, None), loop.time() - started)
         progress = Progress(self._client, job, self._backend.post_seconds)

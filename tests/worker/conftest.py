@@ -152,3 +152,10 @@ def a_job(id_: str = "g1", *, stream: bool = False, text: str = "hello", **paylo
             },
         },
     )
+
+
+def a_text_job(id_: str, prompt: str, **payload: Any) -> Answer:
+    """A pop's answer with a text job in it."""
+    limits = {"max_length": 80, "max_context_length": 2048, "n": 1}
+    job = {"prompt": prompt, **limits, **payload}
+    return (200, {"id": id_, "ids": [id_], "model": "m", "ttl": 150, "payload": job})

@@ -5,14 +5,19 @@ from typing import Any
 
 import pytest
 
-from tests.worker.conftest import DROP, Stub, a_job
+from tests.worker.conftest import DROP, Stub, a_job, a_text_job
 from worker.backends import Backend, Delta, JobFailed, Reply, choose
 from worker.backends.echo import Echo
 from worker.backends.openai import OpenAI, request_body
+from worker.backends.prompt import fitting
 
 
 def payload(**more: Any) -> dict[str, Any]:
     return a_job(**more)[1]["payload"]  # type: ignore[no-any-return]
+
+
+def text_payload(prompt: str, **more: Any) -> dict[str, Any]:
+    return a_text_job("g1", prompt, **more)[1]["payload"]  # type: ignore[no-any-return]
 
 
 async def answer(backend: Backend, asked: dict[str, Any]) -> tuple[list[Delta], Reply]:
@@ -75,6 +80,30 @@ class TestEcho:
             await answer(Echo(max_context_length=513), payload(text="12345"))
 
         assert failed.value.reason == "prompt_overflow"
+
+    @pytest.mark.parametrize(
+        ("asked", "content", "finish"),
+        [
+            ({}, "Once upon a time", "stop"),
+            ({"max_length": 1}, "time", "stop"),
+            ({"stop_sequence": ["upon"]}, "Once ", "stop"),
+        ],
+    )
+    async def test_the_end_of_a_text_jobs_prompt_comes_back(
+        self, asked: dict[str, Any], content: str, finish: str
+    ) -> None:
+        _, reply = await answer(Echo(), text_payload("Once upon a time", **asked))
+
+        assert (reply.content, reply.finish_reason) == (content, finish)
+
+
+def test_the_front_of_a_prompt_makes_room_for_the_reply() -> None:
+    asked = text_payload("front" + "x" * 4 * 20, max_length=80, max_context_length=100)
+
+    assert fitting(asked, 4096) == "x" * 4 * 20
+    assert fitting(asked, 90) == "x" * 4 * 10
+    assert fitting(asked, 80) == ""
+    assert fitting(text_payload("all of it"), 4096) == "all of it"
 
 
 class TestRequestBody:
@@ -146,6 +175,36 @@ class TestOpenAI:
             prompt_tokens=5,
             completion_tokens=3,
             reasoning_tokens=1,
+        )
+
+    async def test_a_text_job_is_a_completion(self, backend_server: Stub) -> None:
+        backend_server.scripts["completions"].append(
+            sse(
+                {"choices": [{"index": 0, "text": " there", "finish_reason": None}]},
+                {"choices": [{"index": 0, "text": " was", "finish_reason": "length"}]},
+            )
+        )
+        backend = OpenAI(f"{backend_server.url}/v1", "m")
+        asked = text_payload("Once", temperature=0.5, rep_pen=1.1, stop_sequence=["x"])
+
+        _, reply = await answer(backend, asked)
+        await backend.close()
+
+        path, body, _ = backend_server.seen[0]
+        assert path == "/v1/completions"
+        assert body == {
+            "model": "m",
+            "prompt": "Once",
+            "max_tokens": 80,
+            "temperature": 0.5,
+            "stop": ["x"],
+            "repetition_penalty": 1.1,
+            "repeat_penalty": 1.1,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        assert reply == Reply(
+            content=" there was", finish_reason="length", native_finish_reason="length"
         )
 
     async def test_tool_calls_are_put_together(self, backend_server: Stub) -> None:

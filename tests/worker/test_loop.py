@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import pytest
 
 import worker
-from tests.worker.conftest import DROP, HANG, Stub, a_job
+from tests.spec import spec
+from tests.worker.conftest import DROP, HANG, Stub, a_job, a_text_job
 from worker.backends import Delta, JobFailed, Payload, Reply
 from worker.backends.echo import Echo
 
@@ -300,13 +301,42 @@ async def test_a_job_that_the_backend_cannot_do_is_faulted(pool: Stub) -> None:
     ]
 
 
-async def test_a_job_of_another_kind_is_faulted(pool: Stub) -> None:
-    pool.scripts["pop"].append((200, {"id": "g1", "model": "m", "payload": {"prompt": "text"}}))
+async def test_a_job_without_input_is_faulted(pool: Stub) -> None:
+    pool.scripts["pop"].append((200, {"id": "g1", "model": "m", "payload": {}, "chat": True}))
+    pool.scripts["pop"].append((200, {"id": "g2", "model": "m", "payload": {"prompt": ""}}))
 
     async with working(pool):
+        await pool.until(lambda: len(pool.bodies("submit")) == 2)
+
+    assert [body["state"] for body in pool.bodies("submit")] == ["faulted", "faulted"]
+
+
+@spec("Text requests", 18)
+async def test_a_worker_that_takes_text_jobs_says_so_and_answers_them_in_their_form(
+    pool: Stub,
+) -> None:
+    pool.scripts["pop"].append(a_text_job("g1", "Once upon a time"))
+    pool.scripts["pop"].append(a_job("g2", text="hi"))
+
+    async with working(pool, prompts=True):
+        await pool.until(lambda: len(pool.bodies("submit")) == 2)
+
+    declared = pool.bodies("pop")[0]
+    limits = {"max_context_length": 32_768, "max_length": 4_096}
+    assert declared["prompt_jobs"] is True
+    assert limits.items() <= declared.items()
+    first, second = pool.bodies("submit")
+    assert first == {"id": "g1", "state": "ok", "generation": "Once upon a time"}
+    assert second["message"] == {"role": "assistant", "content": "hi"}
+
+
+async def test_a_text_job_that_fails_is_faulted_in_its_own_form(pool: Stub) -> None:
+    pool.scripts["pop"].append(a_text_job("g1", "x"))
+
+    async with working(pool, Scripted(parts=(JobFailed("no"),)), prompts=True):
         await pool.until(lambda: bool(pool.bodies("submit")))
 
-    assert pool.bodies("submit")[0]["state"] == "faulted"
+    assert pool.bodies("submit") == [{"id": "g1", "state": "faulted", "generation": "faulted"}]
 
 
 async def test_a_bug_of_the_backend_faults_the_job_and_ends_the_worker(pool: Stub) -> None:

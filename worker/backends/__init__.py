@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Payload = Mapping[str, Any]
-"""A chat job's payload as the pop gave it."""
+"""A job's payload as the pop gave it: `messages` of a chat job, or the `prompt` of a text job."""
 
 
 class JobFailed(Exception):
@@ -41,11 +41,11 @@ class Reply:
 
 
 class Backend(Protocol):
-    """Answers chat jobs, and says what it can be asked."""
+    """Answers chat and text jobs, and says what it can be asked."""
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Capabilities and guarantees that it keeps, in the pool's vocabulary."""
+        """Capabilities and guarantees that it keeps for chat, in the pool's vocabulary."""
 
     @property
     def max_context_length(self) -> int:

@@ -1,4 +1,4 @@
-"""A backend that says the last user message again: for trying a pool without a model."""
+"""A backend that says again what it was told: for trying a pool without a model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.backends import Delta, JobFailed, Payload, Reply
+from worker.backends.prompt import CHARACTERS_PER_TOKEN, fitting, is_text
 
-CHARACTERS_PER_TOKEN = 4
 PIECES = 12
 
 
@@ -34,9 +34,15 @@ class Echo:
         """Nothing to let go of."""
 
     async def generate(self, payload: Payload) -> AsyncGenerator[Delta | Reply, None]:
-        """Answer with the last user message, within the job's length and stop sequences."""
-        messages = payload["messages"]
+        """Answer with the last user message, or the end of a text job's prompt, within the job's
+        length and stop sequences."""
         budget = int(payload["max_length"])
+        if is_text(payload):
+            tail = fitting(payload, self.max_context_length)[-budget * CHARACTERS_PER_TOKEN :]
+            text, reason = _cut(tail, payload.get("stop_sequence") or (), budget)
+            yield Reply(content=text, finish_reason=reason)
+            return
+        messages = payload["messages"]
         prompt = sum(_tokens(text_of(message)) for message in messages)
         if prompt + budget > self.max_context_length:
             raise JobFailed(

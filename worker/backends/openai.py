@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from worker.backends import Delta, JobFailed, Payload, Reply
+from worker.backends.prompt import fitting, is_text
 
 _SAME = (
     "messages",
@@ -26,7 +27,9 @@ _SAME = (
     "parallel_tool_calls",
     "response_format",
 )
-"""Keys that a job and a chat completion spell alike."""
+"""Keys that a chat job and a chat completion spell alike."""
+_SAME_FOR_TEXT = ("temperature", "top_p")
+"""The same of a text job and a completion."""
 _NEUTRAL: tuple[tuple[str, float, tuple[str, ...]], ...] = (
     ("top_k", 0, ("top_k",)),
     ("min_p", 0, ("min_p",)),
@@ -95,9 +98,13 @@ class OpenAI:
     async def generate(self, payload: Payload) -> AsyncGenerator[Delta | Reply, None]:
         """Answer a job: the server's chunks as they come, then the whole."""
         gathered = _Gathered()
-        body = request_body(payload, self._model)
+        if is_text(payload):
+            prompt = fitting(payload, self.max_context_length)
+            route, body = "completions", completion_body(payload, prompt, self._model)
+        else:
+            route, body = "chat/completions", request_body(payload, self._model)
         try:
-            async with self._http.stream("POST", "chat/completions", json=body) as answer:
+            async with self._http.stream("POST", route, json=body) as answer:
                 if answer.status_code != httpx.codes.OK:
                     raise _failure(
                         answer.status_code, (await answer.aread()).decode(errors="replace")
@@ -114,13 +121,25 @@ class OpenAI:
         except httpx.HTTPError as error:
             raise JobFailed(f"The backend broke off: {error!r}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise JobFailed(f"The backend sent what is no chat completion: {error!r}") from error
+            raise JobFailed(f"The backend sent what is no completion: {error!r}") from error
         yield gathered.reply()
 
 
 def request_body(payload: Payload, model: str) -> dict[str, Any]:
-    """The chat completion request that a job's payload asks for."""
-    body: dict[str, Any] = {name: payload[name] for name in _SAME if name in payload}
+    """The chat completion request that a chat job's payload asks for."""
+    return _asked(payload, model, _SAME)
+
+
+def completion_body(payload: Payload, prompt: str, model: str) -> dict[str, Any]:
+    """The completion request that a text job asks for, with as much of its prompt as fits.
+
+    Samplers that the client left out are left to the server.
+    """
+    return _asked(payload, model, _SAME_FOR_TEXT) | {"prompt": prompt}
+
+
+def _asked(payload: Payload, model: str, same: tuple[str, ...]) -> dict[str, Any]:
+    body: dict[str, Any] = {name: payload[name] for name in same if name in payload}
     body |= {
         "model": model,
         "max_tokens": payload["max_length"],
@@ -168,7 +187,7 @@ class _Gathered:
         choice = chunk["choices"][0]
         self._finish = choice.get("finish_reason") or self._finish
         delta = choice.get("delta") or {}
-        content = delta.get("content") or ""
+        content = delta.get("content") or choice.get("text") or ""
         reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
         self._content.append(content)
         self._reasoning.append(reasoning)
