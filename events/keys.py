@@ -24,6 +24,8 @@ STATE = (
     "horde:account:",
     "horde:api_key:",
     "horde:accounts",
+    "horde:claim:",
+    "horde:modes",
     "horde:due:",
     "horde:fences",
 )
@@ -31,6 +33,8 @@ EPHEMERAL = (
     "horde:content:",
     "horde:chat:lease:",
     "horde:chat:stream:",
+    "horde:limit:",
+    "horde:whitelist:",
 )
 PARTITIONS = "horde:partitions"
 """How many partitions this deployment has, recorded at its first start. Has no hash tag."""
@@ -40,6 +44,7 @@ DURABLE = (
     "horde:events",
     "horde:control",
     "horde:chat:image_delete_retry",
+    "horde:ip_timeouts",
 )
 
 CHANNEL_PROJECTED = "horde:projected:"
@@ -137,9 +142,27 @@ class Keys:
         """The last account number handed out here."""
         return f"{self._tags[partition]}horde:accounts"
 
+    def modes(self) -> str:
+        """The modes of the whole deployment. In partition 0."""
+        return f"{self._tags[0]}horde:modes"
+
     def delete_retry(self, partition: int) -> str:
         """Objects that the store did not delete yet."""
         return f"{self._tags[partition]}horde:chat:image_delete_retry"
+
+    # who calls: nothing of this is history
+
+    def limit(self, digest: str) -> str:
+        """The running window of one rate limit of one caller."""
+        return f"{self._tags[self.of(digest)]}horde:limit:{digest}"
+
+    def whitelist(self, digest: str) -> str:
+        """There while an address (its HMAC) has wider budgets."""
+        return f"{self._tags[self.of(digest)]}horde:whitelist:{digest}"
+
+    def ip_timeouts(self) -> str:
+        """Addresses and networks that are shut out, each with its end. In partition 0."""
+        return f"{self._tags[0]}horde:ip_timeouts"
 
     # keys of one aggregate
 
@@ -179,3 +202,8 @@ class Keys:
     def api_key(self, digest: str) -> str:
         """Registry entry: the account that claims an API key (its HMAC)."""
         return f"{self._tags[self.of(digest)]}horde:api_key:{digest}"
+
+    def claim(self, user_id: int, operation_key: str) -> str:
+        """The request that an account's operation key names; beside the account."""
+        tag = self._tags[self.of_account(user_id)]
+        return f"{tag}horde:claim:{user_id}:{operation_key}"

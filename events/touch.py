@@ -67,10 +67,22 @@ def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR09
                 opened["api_key"] = keys.api_key(event.key)
             return opened
         case types.Admitted():
-            return {
+            admitted: Touched = {
                 "account": keys.account(event.user_id),
                 "due_admission": keys.due(partition, "admission"),
             }
+            if event.operation_key:
+                admitted["claim"] = keys.claim(event.user_id, event.operation_key)
+            return admitted
+        case types.WaitingChanged():
+            return {"account": keys.account(event.user_id), "fences": keys.fences(partition)}
+        case types.Unclaimed():
+            return {
+                "claim": keys.claim(event.user_id, event.operation_key),
+                "fences": keys.fences(partition),
+            }
+        case types.ModesChanged():
+            return {"modes": keys.modes()}
         case types.Released():
             return {
                 "account": keys.account(event.user_id),

@@ -14,6 +14,22 @@ import msgspec
 from events.base import Event
 
 
+class Adjustment(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename={"before": "from", "after": "to"},
+):
+    """One change that was made to a request so that it can be served, in tokens: an entry of
+    `context_adjustments`."""
+
+    before: int
+    after: int
+    reason: str  # worker_max_length, grow, truncate_oldest
+    dropped_messages: int | None = None
+
+
 class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a request asks of a worker, and the sizes that statistics need.
 
@@ -36,7 +52,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     validated_backends: bool = False
     slow_workers: bool = True
     messages: int = 0
-    prompt_bytes: int = 0
+    prompt_bytes: int = 0  # UTF-8, of the flattened prompt
+    prompt_characters: int = 0  # of it, too: what prices count
+    context_adjustments: tuple[Adjustment, ...] = ()
+    """In the order in which they were made; empty where nothing was changed."""
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,12 +101,14 @@ class Submitted(Event, frozen=True, kw_only=True, tag="submitted"):
     ttl: int  # seconds until it expires, counted again from each assignment and each reply
     priority: int  # 10^-4 kudos: the payer's balance at admission, and its exceptions
     data: Demand
+    operation_key: str = ""
+    deadline_ms: int = 0  # of its admission: until then a repeat of the submit may still come
 
 
 class Assigned(Event, frozen=True, kw_only=True, tag="assigned"):
     """A worker took one job of the request and holds its lease."""
 
-    SCRIPT: ClassVar = ("waiting",)
+    SCRIPT: ClassVar = ("waiting", "user_id")
 
     request_id: str
     generation_id: str
@@ -100,6 +121,7 @@ class Assigned(Event, frozen=True, kw_only=True, tag="assigned"):
     job_ttl: int  # seconds, the base lease
     lease_cap: int  # seconds from the assignment that renewals never pass
     waiting: int = 0  # jobs of the request that still wait
+    user_id: int = 0  # the payer
 
 
 class Progressed(Event, frozen=True, kw_only=True, tag="progressed"):
@@ -178,16 +200,17 @@ class Faulted(Event, frozen=True, kw_only=True, tag="faulted"):
 
 
 class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):
-    """The client no longer wants the request.
+    """No more jobs of the request are handed out: its client does not want it any more, or the
+    service went into maintenance.
 
-    In-flight jobs of a streamed request end with it.
+    In-flight jobs of a streamed request end with a client's cancel, and go on in maintenance.
     """
 
     SCRIPT: ClassVar = ("user_id", "settled", "characters", "finished", "done")
 
     request_id: str
     generations: tuple[str, ...]
-    cause: str = "client"
+    cause: str = "client"  # client, maintenance
     user_id: int = 0
     settled: tuple[str, ...] = ()  # generations ended here, their partial output owed
     characters: tuple[int, ...] = ()  # posted characters of each settled generation
@@ -196,9 +219,12 @@ class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):
 
 
 class Expired(Event, frozen=True, kw_only=True, tag="expired"):
-    """The request and everything of it is gone from hot state."""
+    """The request and everything of it is gone from hot state.
 
-    SCRIPT: ClassVar = ("user_id", "cause", "finished", "done")
+    Until its admission's deadline a mark is left: a repeat of its submit must not revive it.
+    """
+
+    SCRIPT: ClassVar = ("user_id", "cause", "finished", "done", "operation_key")
 
     request_id: str
     generations: tuple[str, ...]
@@ -206,6 +232,7 @@ class Expired(Event, frozen=True, kw_only=True, tag="expired"):
     cause: str = "ttl"  # ttl, content-lost
     finished: int = 0
     done: bool = False  # true where the request was not done before
+    operation_key: str = ""
 
 
 class Abandoned(Event, frozen=True, kw_only=True, tag="abandoned"):
@@ -214,6 +241,7 @@ class Abandoned(Event, frozen=True, kw_only=True, tag="abandoned"):
     request_id: str
     user_id: int
     ttl: int  # seconds that the refusal of a late submit is remembered
+    operation_key: str = ""
 
 
 class CheckedIn(Event, frozen=True, kw_only=True, tag="checked-in"):
@@ -255,18 +283,39 @@ class AccountOpened(Event, frozen=True, kw_only=True, tag="account-opened"):
     trusted: bool = False
     moderator: bool = False
     kudos: int = 0
+    flagged: bool = False
     user_id: int = 0
 
 
 class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
-    """An account may submit this request until the deadline."""
+    """An account may submit this request until the deadline.
+
+    With an operation key, the request's id is claimed for whoever repeats the submission.
+    """
 
     SCRIPT: ClassVar = ("deadline_ms",)
 
     user_id: int
     request_id: str
     jobs: int
+    scopes: tuple[str, ...] = ()  # digests of the models whose anonymous jobs are counted
+    operation_key: str = ""
+    fingerprint: str = ""  # HMAC of the operation's fingerprint, hexadecimal
+    kudos: int = 0  # 10^-4 kudos: the estimate that the client is told
     deadline_ms: int = 0
+
+
+class WaitingChanged(Event, frozen=True, kw_only=True, tag="waiting-changed"):
+    """So many jobs of these requests of the account wait for workers now.
+
+    Carried over by the settler, several requests at once.
+    """
+
+    user_id: int
+    requests: tuple[str, ...]
+    waiting: tuple[int, ...]  # jobs, one number for each request
+    source: int
+    source_position: str
 
 
 class Released(Event, frozen=True, kw_only=True, tag="released"):
@@ -279,6 +328,25 @@ class Released(Event, frozen=True, kw_only=True, tag="released"):
     request_id: str
     source: int
     source_position: str
+
+
+class Unclaimed(Event, frozen=True, kw_only=True, tag="unclaimed"):
+    """The request that an operation key named is gone: the key may be used anew.
+
+    Carried over by the settler.
+    """
+
+    user_id: int
+    operation_key: str
+    request_id: str
+    source: int
+    source_position: str
+
+
+class ModesChanged(Event, frozen=True, kw_only=True, tag="modes-changed"):
+    """The whole deployment works in other modes from now on."""
+
+    maintenance: bool  # no new requests are taken, waiting jobs are cancelled
 
 
 class Settled(Event, frozen=True, kw_only=True, tag="settled"):
@@ -303,6 +371,9 @@ EVENTS: tuple[type[Event], ...] = (
     WorkerAborted,
     AccountOpened,
     Admitted,
+    WaitingChanged,
     Released,
+    Unclaimed,
+    ModesChanged,
     Settled,
 )

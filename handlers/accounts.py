@@ -31,6 +31,9 @@ class Account(NamedTuple):
     digest: str
     """HMAC of the API key, hexadecimal: the stored key hash."""
 
+    flagged: bool = False
+    """Whether the operator's filters apply to whatever it submits."""
+
     @property
     def username(self) -> str:
         """The unique alias, `name#id`."""
@@ -61,6 +64,7 @@ async def open_account(
     kudos: int = 0,
     trusted: bool = False,
     moderator: bool = False,
+    flagged: bool = False,
 ) -> tuple[int, str]:
     """Open an account with `kudos` (10^-4 kudos); return its id and its API key, which is stored
     nowhere.
@@ -75,7 +79,12 @@ async def open_account(
     keys = log.keys
     partition = keys.of(digest)
     event = AccountOpened(
-        name=name, key=digest, kudos=kudos, trusted=trusted or moderator, moderator=moderator
+        name=name,
+        key=digest,
+        kudos=kudos,
+        trusted=trusted or moderator,
+        moderator=moderator,
+        flagged=flagged,
     )
     while True:
         last = await log.read("GET", keys.accounts(partition))
@@ -142,9 +151,11 @@ class Accounts:
                 raise InvalidAPIKey
             user_id = int(claim)
         fields = await self._log.read(
-            "HMGET", keys.account(user_id), "name", "key", "trusted", "moderator"
+            "HMGET", keys.account(user_id), "name", "key", "trusted", "moderator", "flagged"
         )
-        name, key, trusted, moderator = fields
+        name, key, trusted, moderator, flagged = fields
         if name is None or (user_id != ANONYMOUS_ID and key.decode() != digest):
             raise InvalidAPIKey
-        return Account(user_id, name.decode(), trusted == b"1", moderator == b"1", digest)
+        return Account(
+            user_id, name.decode(), trusted == b"1", moderator == b"1", digest, flagged == b"1"
+        )

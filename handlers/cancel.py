@@ -46,10 +46,11 @@ def _beside(log: Log, generations: str) -> list[str]:
 
 
 async def cancel(log: Log, limits: Limits, request_id: str, cause: str = "client") -> Ended:
-    """Hand out no more jobs of the request; end in-flight ones of a streamed request.
+    """Hand out no more jobs of the request.
 
-    Raise RequestNotFound.     Repeating it changes nothing (spec, Structured submit; Streaming
-    progress).
+    A client's cancel ends in-flight jobs of a streamed request too; with the cause `maintenance`
+    they go on, and a request of which nothing waits is left alone. Raise RequestNotFound. Repeating
+    it changes nothing (spec, Structured submit; Streaming progress; Completion signal).
     """
     partition = log.keys.of(request_id)
     for _ in range(TRIES):
@@ -68,6 +69,7 @@ async def cancel(log: Log, limits: Limits, request_id: str, cause: str = "client
                 {
                     "generations": generations,
                     "stream_ttl": limits.progress_stream_ttl,
+                    "cause": cause,
                     "event": codec.encode(
                         Cancelled(request_id=request_id, generations=ids, cause=cause)
                     ),

@@ -1,4 +1,5 @@
-"""The janitor's pass over one partition: lapsed leases, expired requests, abandoned admissions.
+"""The janitor's pass over one partition: lapsed leases, expired requests, abandoned admissions, and
+in maintenance what still waits.
 
 The due-sets only propose; every script judges the deadline again by Redis' clock.
 """
@@ -12,9 +13,11 @@ from typing import NamedTuple
 import structlog
 
 from events.keys import Due
+from handlers.admission import claimed_by
 from handlers.cancel import expire
 from handlers.limits import Limits
 from handlers.log import Log
+from handlers.modes import cancel_waiting, read_modes
 from handlers.reply import lapse
 from handlers.submit import abandon
 
@@ -30,6 +33,7 @@ class Swept(NamedTuple):
     lapsed: int
     expired: int
     abandoned: int
+    cancelled: int
 
 
 class Janitor:
@@ -53,7 +57,10 @@ class Janitor:
         expired = await self._each(
             "request", lambda request_id: expire(self._log, self._limits, request_id)
         )
-        swept = Swept(lapsed, expired, abandoned)
+        cancelled = 0
+        if (await read_modes(self._log)).maintenance:  # what came while it was switched on, too
+            cancelled = await cancel_waiting(self._log, self._limits, self._partition)
+        swept = Swept(lapsed, expired, abandoned, cancelled)
         if any(swept):
             logger.info("swept", partition=self._partition, **swept._asdict())
         return swept
@@ -95,7 +102,12 @@ class Janitor:
 
     async def _judge(self, member: str, deadline_ms: int) -> bool | None:
         user_id, request_id = member.split(":", 1)
-        return await abandon(self._log, self._limits, int(user_id), request_id, deadline_ms)
+        operation_key = await claimed_by(self._log, int(user_id), request_id)
+        if operation_key is None:  # the settler was quicker
+            return False
+        return await abandon(
+            self._log, self._limits, int(user_id), request_id, deadline_ms, operation_key
+        )
 
     async def _lapse(self, generation_id: str) -> bool:
         request = await self._log.read("HGET", self._log.keys.generation(generation_id), "request")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from handlers.accounts import Account
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, unless a field says otherwise."""
@@ -19,6 +21,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     untrusted_lease_cap: int = 200
     faulted_generations: int = 2
     """Faults that a request survives."""
+
+    concurrency: int = 30
+    """Jobs of one account that may wait at once."""
+
+    anonymous_concurrency: int = 500
+    """Anonymous jobs for one model that may wait at once."""
 
     admission_deadline: int = 60
     fault_holdoff: int = 10
@@ -35,6 +43,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     progress_lease_grace: int = 90
     progress_slack: int = 30
     """How far the logged deadline of a streamed lease runs ahead of the exact one."""
+
+    def concurrency_of(self, account: Account) -> int:
+        """Jobs that may wait at once, of all that count together for a request of the account."""
+        return self.anonymous_concurrency if account.anonymous else self.concurrency
 
     @property
     def content_ttl(self) -> int:

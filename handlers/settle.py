@@ -10,6 +10,7 @@ again. It reads no hot state but the fences. A fence that nothing moves for long
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypedDict
 
 import msgspec
 import structlog
@@ -21,13 +22,16 @@ from handlers.log import Log, Refusal
 
 logger = structlog.get_logger()
 
-RUN = 100
-"""Effects in one call, about: what one script may do before others get their turn."""
+RUN = 200
+"""Effects in one call, about: what one script may do before others get their turn. The counts of
+waiting jobs among them, half of all, become one for each account."""
 
 STRETCH = 1000
 """Source events that a fence may stay behind without an effect."""
 
 _pack = msgspec.msgpack.Encoder().encode
+
+Carried = types.WaitingChanged | types.Released | types.Unclaimed | types.WorkerAborted
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -35,46 +39,126 @@ class Effect(msgspec.Struct, frozen=True):
 
     partition: int
     target: str
-    event: types.Released | types.WorkerAborted
+    event: Carried
     position: Position
 
 
+class _Source(TypedDict):
+    source: int
+    source_position: str
+
+
 def effects_of(keys: Keys, recorded: Recorded) -> list[Effect]:
-    """What a source event changes elsewhere: a done or abandoned request frees its admission, a
-    fault counts."""
-    event, position, effects = recorded.event, recorded.position, []
+    """What a source event changes elsewhere.
+
+    The payer's waiting jobs are counted, a done or abandoned request frees its admission, one that
+    is gone its operation key, and a fault counts against its worker.
+    """
+    event, position = recorded.event, recorded.position
+    source: _Source = {"source": recorded.partition, "source_position": str(position)}
     match event:
+        case types.Assigned():
+            return [_counted(keys, event, event.waiting, source, position)]
+        case types.SubmittedReply():
+            return [_released(keys, event, source, position)] if event.done else []
+        case types.Returned() | types.Cancelled() | types.Faulted():
+            # What a cancelled request has in flight does not wait again.
+            waiting = 0 if isinstance(event, types.Cancelled) else event.waiting
+            effects = [
+                _released(keys, event, source, position)
+                if event.done
+                else _counted(keys, event, waiting, source, position)
+            ]
+            if isinstance(event, types.Faulted):
+                effects.append(_aborted(keys, event, source, position))
+            return effects
+        case types.Expired():
+            effects = [_released(keys, event, source, position)] if event.done else []
+            return effects + _unclaimed(keys, event, source, position)
         case types.Abandoned():
-            payer: int | None = event.user_id
-        case (
-            types.SubmittedReply()
-            | types.Faulted()
-            | types.Returned()
-            | types.Cancelled()
-            | types.Expired()
-        ):
-            payer = event.user_id if event.done else None
+            released = _released(keys, event, source, position)
+            return [released, *_unclaimed(keys, event, source, position)]
         case _:
-            payer = None
-    if isinstance(event, types.Faulted):
-        aborted = types.WorkerAborted(
-            worker_id=event.worker_id,
-            generation_id=event.generation_id,
-            source=recorded.partition,
-            source_position=str(position),
-        )
-        effects.append(
-            Effect(keys.of(event.worker_id), keys.worker(event.worker_id), aborted, position)
-        )
-    if payer is not None:
-        released = types.Released(
-            user_id=payer,
-            request_id=event.request_id,  # type: ignore[attr-defined]
-            source=recorded.partition,
-            source_position=str(position),
-        )
-        effects.append(Effect(keys.of_account(payer), keys.account(payer), released, position))
-    return effects
+            return []
+
+
+OfRequest = (
+    types.Assigned
+    | types.SubmittedReply
+    | types.Returned
+    | types.Cancelled
+    | types.Faulted
+    | types.Expired
+    | types.Abandoned
+)
+
+
+def _on_account(keys: Keys, user_id: int, carried: Carried, position: Position) -> Effect:
+    return Effect(keys.of_account(user_id), keys.account(user_id), carried, position)
+
+
+def _counted(
+    keys: Keys, event: OfRequest, waiting: int, source: _Source, position: Position
+) -> Effect:
+    changed = types.WaitingChanged(
+        user_id=event.user_id, requests=(event.request_id,), waiting=(waiting,), **source
+    )
+    return _on_account(keys, event.user_id, changed, position)
+
+
+def _released(keys: Keys, event: OfRequest, source: _Source, position: Position) -> Effect:
+    released = types.Released(user_id=event.user_id, request_id=event.request_id, **source)
+    return _on_account(keys, event.user_id, released, position)
+
+
+def _unclaimed(
+    keys: Keys, event: types.Expired | types.Abandoned, source: _Source, position: Position
+) -> list[Effect]:
+    payer, operation_key = event.user_id, event.operation_key
+    if not operation_key:
+        return []
+    unclaimed = types.Unclaimed(
+        user_id=payer, operation_key=operation_key, request_id=event.request_id, **source
+    )
+    claim = keys.claim(payer, operation_key)
+    return [Effect(keys.of_account(payer), claim, unclaimed, position)]
+
+
+def _aborted(keys: Keys, event: types.Faulted, source: _Source, position: Position) -> Effect:
+    worker_id = event.worker_id
+    aborted = types.WorkerAborted(worker_id=worker_id, generation_id=event.generation_id, **source)
+    return Effect(keys.of(worker_id), keys.worker(worker_id), aborted, position)
+
+
+def merged(effects: Sequence[Effect]) -> list[Effect]:
+    """What is to be carried of a stretch, in its order.
+
+    Of several counts of one request's waiting jobs the last one is, and none where the request is
+    released behind it; the counts of one account go together.
+    """
+    left: list[Effect] = []
+    counts: dict[str, dict[str, Effect]] = {}
+    for effect in effects:
+        event = effect.event
+        if isinstance(event, types.WaitingChanged):
+            counts.setdefault(effect.target, {})[event.requests[0]] = effect
+        else:
+            left.append(effect)
+            if isinstance(event, types.Released) and effect.target in counts:
+                counts[effect.target].pop(event.request_id, None)
+    left += (_together(list(of.values())) for of in counts.values() if of)
+    return sorted(left, key=lambda effect: effect.position)
+
+
+def _together(counts: Sequence[Effect]) -> Effect:
+    last = max(counts, key=lambda effect: effect.position)
+    events = [each.event for each in counts if isinstance(each.event, types.WaitingChanged)]
+    changed = msgspec.structs.replace(
+        last.event,
+        requests=tuple(event.requests[0] for event in events),
+        waiting=tuple(event.waiting[0] for event in events),
+    )
+    return msgspec.structs.replace(last, event=changed)
 
 
 class Settler:
@@ -129,6 +213,7 @@ class Settler:
 
     async def _call(self, target: int, effects: list[Effect], reached: Position) -> bool:
         keys, fence = self._log.keys, self._fences[target]
+        left = merged(effects)
         try:
             await self._log.run(
                 "settle",
@@ -136,13 +221,13 @@ class Settler:
                 {
                     "fences": keys.fences(target),
                     "due_admission": keys.due(target, "admission"),
-                    "targets": [effect.target for effect in effects],
+                    "targets": [effect.target for effect in left],
                 },
                 {
                     "source": self._source,
                     "expected": "" if fence == START else str(fence),
                     "reached": str(reached),
-                    "effects": [_pack(_texts(effect.event)) for effect in effects],
+                    "effects": [_pack(_texts(effect.event)) for effect in left],
                 },
             )
         except Refusal:
@@ -168,6 +253,6 @@ def _parts(effects: Sequence[Effect]) -> Iterator[list[Effect]]:
         yield part
 
 
-def _texts(event: types.Released | types.WorkerAborted) -> list[str]:
+def _texts(event: Carried) -> list[str]:
     """Flat fields as text only: Lua's unpacker knows strings."""
     return [each if isinstance(each, str) else each.decode() for each in codec.encode(event)]

@@ -1,5 +1,9 @@
 """Submitting a request: admission on the account, then the request itself, in two partitions' worth
-of steps."""
+of steps.
+
+With an operation key a submission may be repeated at any time: whoever comes first stores the
+request under the id that the key was claimed for, and all of them are told that id.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,34 @@ import structlog
 
 from events import codec
 from events.base import Position
-from events.types import Abandoned, Admitted, Demand, Submitted
+from events.types import Abandoned, Demand, Submitted
 from handlers.accounts import Account
+from handlers.admission import (
+    Admission,
+    Claim,
+    Operation,
+    Settled,
+    admit,
+    check_concurrency,
+    find_claim,
+    never_settled,
+)
 from handlers.cancel import cancel
-from handlers.errors import AdmissionLost, InvalidAPIKey, RedisUnavailable
+from handlers.errors import AdmissionLost, OperationKeyConflict, RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log, Refusal, persist
+
+__all__ = [
+    "Claim",
+    "NewRequest",
+    "Operation",
+    "Receipt",
+    "abandon",
+    "check_concurrency",
+    "find_claim",
+    "repeated",
+    "submit",
+]
 
 logger = structlog.get_logger()
 
@@ -31,7 +57,13 @@ class NewRequest(NamedTuple):
     stream: bool
     demand: Demand
     content: dict[str, bytes]
-    """Fields of the content hash: `messages` and `payload`, JSON each."""
+    """Fields of the content hash, UTF-8 each: `messages` and `payload` (JSON), and whatever else
+    belongs to the request but not to history."""
+
+    kudos: int = 0
+    """The estimate that the client is told, 10^-4 kudos."""
+
+    operation: Operation | None = None
 
 
 class Receipt(NamedTuple):
@@ -39,93 +71,97 @@ class Receipt(NamedTuple):
 
     request_id: str
     position: Position
+    kudos: int = 0
+    """The estimate of whoever submitted it first, 10^-4 kudos."""
+
+    repeated: bool = False
+    """Whether the operation had been admitted before."""
 
 
-async def submit(log: Log, limits: Limits, account: Account, new: NewRequest) -> Receipt:
-    """Admit and store a request.
+async def repeated(
+    log: Log, limits: Limits, account: Account, operation: Operation
+) -> Receipt | None:
+    """The request that the operation made before; None where there is none (yet).
 
-    Raise InvalidAPIKey where the account went away, AdmissionLost past the admission's deadline,
-    RedisUnavailable. A submit whose fate is unknown is followed up behind the caller's back and
-    undone: its client was told to try again.
+    None too where one was admitted but not stored: `submit` then carries on with it. Raise
+    OperationKeyConflict where the key names another operation, AdmissionLost where that one never
+    came and the key will be free in a moment.
     """
-    request_id = log.keys.new_request_id()
-    deadline_ms, kudos = await _admit(log, limits, account, request_id, new.jobs)
-    event = Submitted(
-        request_id=request_id,
-        user_id=account.id,
-        chat=new.chat,
-        jobs=new.jobs,
-        max_length=new.max_length,
-        stream=new.stream,
-        ttl=limits.request_ttl,
-        priority=kudos,
-        data=new.demand,
+    claim = await find_claim(log, account, operation.key)
+    if claim is None:
+        return None
+    await _check(log, limits, account, operation, claim)
+    state, position = await log.read(
+        "HMGET", log.keys.request(claim.request_id), "state", "position"
     )
-    content: list[str | bytes] = []
-    for name, value in new.content.items():
-        # Lua has byte strings only, and its unpacker reads the string type.
-        content += (name, value.decode())
+    if state is None or state == b"abandoned":
+        return None
+    return Receipt(claim.request_id, Position.parse(position), claim.kudos, repeated=True)
 
-    async def store() -> Position:
-        answer = await log.run(
-            "submit",
-            log.keys.of(request_id),
-            {
-                "request": log.keys.request(request_id),
-                "content": log.keys.content(request_id),
-                "due_request": log.keys.due(log.keys.of(request_id), "request"),
-            },
-            {
-                "deadline_ms": deadline_ms,
-                "content_ttl": limits.content_ttl,
-                "content": _pack(content),
-                "event": codec.encode(event),
-            },
-        )
-        return Position.parse(answer[0])
+
+async def submit(
+    log: Log,
+    limits: Limits,
+    account: Account,
+    new: NewRequest,
+    settled: Settled = never_settled,
+) -> Receipt:
+    """Admit and store a request, or answer with the one that its operation key names.
+
+    Raise InvalidAPIKey where the account went away, TooManyPrompts, SettlerBehind,
+    OperationKeyConflict, AdmissionLost past the admission's deadline, RedisUnavailable. A submit
+    without an operation key whose fate is unknown is followed up behind the caller's back and
+    undone: its client was told to try again. One with a key is left as it is: the same try again
+    will find it.
+    """
+    admission = await admit(
+        log,
+        limits,
+        account,
+        log.keys.new_request_id(),
+        new.jobs,
+        models=new.demand.models,
+        operation=new.operation,
+        kudos=new.kudos,
+        settled=settled,
+    )
+    if new.operation and admission.claim:
+        await _check(log, limits, account, new.operation, admission.claim)
+    request_id = admission.request_id
 
     async def undo() -> None:
-        await store()
+        await _store(log, limits, account, new, admission)
         await cancel(log, limits, request_id)
 
     try:
-        position = await store()
+        position = await _store(log, limits, account, new, admission)
     except Refusal as refusal:
+        # Past its deadline, or given up already. With this, the next try finds its key free.
+        await abandon(log, limits, account.id, request_id, admission.deadline_ms, _key(new))
         raise AdmissionLost from refusal
     except RedisUnavailable:
-        log.later(persist(undo, seconds=limits.admission_deadline))
+        if new.operation is None:
+            log.later(persist(undo, seconds=limits.admission_deadline))
         raise
-    logger.info("submitted", request_id=request_id, position=str(position), user_id=account.id)
-    return Receipt(request_id, position)
-
-
-async def _admit(
-    log: Log, limits: Limits, account: Account, request_id: str, jobs: int
-) -> tuple[int, int]:
-    partition = log.keys.of_account(account.id)
-    try:
-        deadline_ms, kudos = await log.run(
-            "admit",
-            partition,
-            {
-                "account": log.keys.account(account.id),
-                "due_admission": log.keys.due(partition, "admission"),
-            },
-            {
-                "request_id": request_id,
-                "seconds": limits.admission_deadline,
-                "event": codec.encode(
-                    Admitted(user_id=account.id, request_id=request_id, jobs=jobs)
-                ),
-            },
-        )
-    except Refusal as refusal:
-        raise InvalidAPIKey from refusal
-    return int(deadline_ms), int(kudos)
+    logger.info(
+        "submitted",
+        request_id=request_id,
+        position=str(position),
+        user_id=account.id,
+        repeated=admission.claim is not None,
+    )
+    if admission.claim:
+        return Receipt(request_id, position, admission.claim.kudos, repeated=True)
+    return Receipt(request_id, position, new.kudos)
 
 
 async def abandon(
-    log: Log, limits: Limits, user_id: int, request_id: str, deadline_ms: int
+    log: Log,
+    limits: Limits,
+    user_id: int,
+    request_id: str,
+    deadline_ms: int,
+    operation_key: str = "",
 ) -> bool | None:
     """Give up an admission whose deadline passed. Whether it was given up: false where the request
     came, None where its deadline is still ahead.
@@ -133,7 +169,12 @@ async def abandon(
     A request that came and is gone again, unseen, is called abandoned: its release is the same.
     """
     partition = log.keys.of(request_id)
-    event = Abandoned(request_id=request_id, user_id=user_id, ttl=limits.request_ttl)
+    event = Abandoned(
+        request_id=request_id,
+        user_id=user_id,
+        ttl=limits.request_ttl,
+        operation_key=operation_key,
+    )
     try:
         (position,) = await log.run(
             "abandon",
@@ -148,3 +189,60 @@ async def abandon(
         return False if refusal.word == "EXISTS" else None
     logger.info("abandoned", request_id=request_id, position=position.decode())
     return True
+
+
+async def _store(
+    log: Log, limits: Limits, account: Account, new: NewRequest, admission: Admission
+) -> Position:
+    """Store the admitted request. It may have been stored before, by a repeat of the operation."""
+    request_id = admission.request_id
+    partition = log.keys.of(request_id)
+    event = Submitted(
+        request_id=request_id,
+        user_id=account.id,
+        chat=new.chat,
+        jobs=new.jobs,
+        max_length=new.max_length,
+        stream=new.stream,
+        ttl=limits.request_ttl,
+        priority=admission.priority,
+        data=new.demand,
+        operation_key=_key(new),
+        deadline_ms=admission.deadline_ms,
+    )
+    content: list[str] = []
+    for name, value in new.content.items():
+        # Lua has byte strings only, and its unpacker reads the string type.
+        content += (name, value.decode())
+    (position,) = await log.run(
+        "submit",
+        partition,
+        {
+            "request": log.keys.request(request_id),
+            "content": log.keys.content(request_id),
+            "due_request": log.keys.due(partition, "request"),
+        },
+        {
+            "deadline_ms": admission.deadline_ms,
+            "content_ttl": limits.content_ttl,
+            "content": _pack(content),
+            "event": codec.encode(event),
+        },
+    )
+    return Position.parse(position)
+
+
+async def _check(
+    log: Log, limits: Limits, account: Account, operation: Operation, claim: Claim
+) -> None:
+    """Whether the claim is of this operation."""
+    if claim.fingerprint == operation.fingerprint:
+        return
+    # A claim lasts as long as its request: one whose request never came is nobody's.
+    if await abandon(log, limits, account.id, claim.request_id, claim.deadline_ms, operation.key):
+        raise AdmissionLost
+    raise OperationKeyConflict
+
+
+def _key(new: NewRequest) -> str:
+    return new.operation.key if new.operation else ""

@@ -49,6 +49,8 @@ def limits_of(settings: Settings) -> Limits:
         trusted_lease_cap=settings.trusted_text_job_lease_cap_seconds,
         untrusted_lease_cap=settings.untrusted_text_job_lease_cap_seconds,
         faulted_generations=settings.faulted_generations_limit,
+        concurrency=settings.concurrency,
+        anonymous_concurrency=settings.anonymous_concurrency,
         admission_deadline=settings.admission_deadline_seconds,
         fault_holdoff=settings.fault_holdoff_seconds,
         progress_entries=settings.max_chat_progress_entries,

@@ -42,7 +42,7 @@ local bytes_per_token, grace, content_ttl, most = tonumber(ARGV[9]), tonumber(AR
 
 if gated() then return {"REBUILDING"} end
 local r = call("HMGET", request, "state", "waiting", "expires_ms", "holdoff_worker", "holdoff_ms", "stream",
-  "max_length", "generations")
+  "max_length", "generations", "user")
 local known = call("HMGET", generation, "state", "worker", "position", "assigned_ms")
 -- A repeat of the same command gets the same job; an id that was given back or ended is never used again.
 if known[1] == "pending" and known[2] == worker_id then return {"OK", known[3], known[4], r[6] or "0"} end
@@ -53,7 +53,7 @@ if r[4] == worker_id and tonumber(r[5]) > now() then return {"HELD_OFF"} end
 if call("EXISTS", content) == 0 or #r[8] >= most * 37 then return {"LOST"} end
 
 local position = emit({request = request, generation = generation, due_lease = KEYS[7], due_request = KEYS[8]},
-  event_from(13, "waiting", text(tonumber(r[2]) - 1)))
+  event_from(13, "waiting", text(tonumber(r[2]) - 1), "user_id", r[9]))
 call("EXPIRE", content, content_ttl)
 if r[6] == "1" then
   call("HSET", lease, "request", request_id, "worker", worker_id, "model", model, "owner", owner_id, "key", key,

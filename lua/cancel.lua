@@ -1,6 +1,8 @@
 #!lua flags=allow-oom
 --[[ cancel: hand out no more jobs of a request; end and settle the in-flight ones of a streamed request.
 
+In maintenance only what waits is cancelled: jobs in flight may be finished, streamed ones too.
+
 KEYS[1] events     stream  horde:events
 KEYS[2] control    hash    horde:control
 KEYS[3] request    hash    horde:request:<request id>
@@ -10,7 +12,8 @@ KEYS[6..] generations  hash, hash  horde:generation:<id>, horde:chat:lease:<id> 
 
 ARGV[1] generations  the ids that the caller read, comma-joined
 ARGV[2] stream_ttl   seconds
-ARGV[3..] event      flat fields of cancelled
+ARGV[3] cause        client or maintenance
+ARGV[4..] event      flat fields of cancelled
 
 RETURNS {"OK", position, finished, done, changed}
 REFUSES REBUILDING  a rebuild of state runs
@@ -23,17 +26,19 @@ EVENTS  cancelled
 -- use lib/ended
 -- use apply/cancelled
 local request, stream, due_lease = KEYS[3], KEYS[4], KEYS[5]
-local generations, stream_ttl = ARGV[1], ARGV[2]
+local generations, stream_ttl, in_maintenance = ARGV[1], ARGV[2], ARGV[3] == "maintenance"
 
 if gated() then return {"REBUILDING"} end
 local r = call("HMGET", request, "state", "cancelled", "generations", "stream", "processing", "finished", "user",
-  "position")
+  "position", "waiting")
 if not r[1] or r[1] == "abandoned" then return {"NOT_FOUND"} end
-if r[1] == "done" or r[2] == "1" then return {"OK", r[8], r[6], r[1] == "done" and "1" or "0", "0"} end
+if r[1] == "done" or r[2] == "1" or (in_maintenance and tonumber(r[9]) == 0) then
+  return {"OK", r[8], r[6], r[1] == "done" and "1" or "0", "0"}
+end
 if r[3] ~= generations then return {"STALE"} end
 
 local settled, characters, hashes, leases = {}, {}, {}, {}
-if r[4] == "1" then
+if r[4] == "1" and not in_maintenance then
   for i, generation_id in ipairs(ids_of(generations)) do
     local generation, lease = KEYS[4 + 2 * i], KEYS[5 + 2 * i]
     if call("HGET", generation, "state") == "pending" then
@@ -47,7 +52,7 @@ if r[4] == "1" then
 end
 local done = tonumber(r[5]) == #settled
 local position = emit({request = request, settled = hashes, due_lease = due_lease},
-  event_from(3, "user_id", r[7], "settled", table.concat(settled, ","), "characters", table.concat(characters, ","),
+  event_from(4, "user_id", r[7], "settled", table.concat(settled, ","), "characters", table.concat(characters, ","),
     "finished", r[6], "done", done and "1" or "0"))
 for i, generation_id in ipairs(settled) do mark_ended(stream, leases[i], generation_id, stream_ttl, true) end
 return {"OK", position, r[6], done and "1" or "0", "1"}

@@ -26,7 +26,8 @@ local request, content, due_lease, due_request = KEYS[3], KEYS[4], KEYS[5], KEYS
 local generations, most = ARGV[1], tonumber(ARGV[2])
 
 if gated() then return {"REBUILDING"} end
-local r = call("HMGET", request, "state", "expires_ms", "generations", "user", "finished", "waiting")
+local r = call("HMGET", request, "state", "expires_ms", "generations", "user", "finished", "waiting",
+  "operation_key")
 if not r[1] then return {"NOT_FOUND"} end
 local cause = "ttl"
 if now() < tonumber(r[2]) then
@@ -40,7 +41,7 @@ local hashes = {}
 for i = 7, #KEYS, 2 do hashes[#hashes + 1] = KEYS[i] end
 local done = r[1] == "open" and "1" or "0"
 local position = emit({request = request, generations = hashes, due_lease = due_lease, due_request = due_request},
-  event_from(3, "user_id", r[4], "cause", cause, "finished", r[5], "done", done))
+  event_from(3, "user_id", r[4], "cause", cause, "finished", r[5], "done", done, "operation_key", r[7] or ""))
 call("DEL", content)
 for i = 8, #KEYS, 2 do call("DEL", KEYS[i]) end
 return {"OK", position, done}

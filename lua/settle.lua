@@ -5,20 +5,22 @@ KEYS[1] events         stream  horde:events
 KEYS[2] control        hash    horde:control
 KEYS[3] fences         hash    horde:fences
 KEYS[4] due_admission  zset    horde:due:admission
-KEYS[5..] targets      hash    the account or worker of each effect, in turn
+KEYS[5..] targets      hash    the account, claim or worker of each effect, in turn
 
 ARGV[1] source    number of the source partition
 ARGV[2] expected  the fence that the caller read, empty for none
 ARGV[3] reached   the source position that the run comes to
-ARGV[4..] effects cmsgpack list of flat fields of released or worker-aborted, one for each target
+ARGV[4..] effects cmsgpack list of flat fields of an event, one for each target
 
 RETURNS {"OK", carried}
 REFUSES REBUILDING  a rebuild of state runs
         FENCE       the fence stands elsewhere; it comes with the answer
-EVENTS  released worker-aborted settled
+EVENTS  waiting-changed released unclaimed worker-aborted settled
 ]]
 -- use lib/emit
+-- use apply/waiting-changed
 -- use apply/released
+-- use apply/unclaimed
 -- use apply/worker-aborted
 -- use apply/settled
 local fences, due_admission = KEYS[3], KEYS[4]
@@ -28,16 +30,25 @@ if gated() then return {"REBUILDING"} end
 local fence = call("HGET", fences, source) or ""
 if fence ~= expected then return {"FENCE", fence} end
 
+-- Whether an effect still changes something. One whose target is gone, or that was carried before, does not.
+local changes = {}
+changes["waiting-changed"] = function(account, e)
+  local requests, counts = ids_of(e.requests), ids_of(e.waiting)
+  for i, request_id in ipairs(requests) do
+    local waiting = admission_parts(call("HGET", account, "admission:" .. request_id))
+    if waiting and waiting ~= counts[i] then return true end
+  end
+end
+changes["released"] = function(account, e) return call("HEXISTS", account, "admission:" .. e.request_id) == 1 end
+changes["unclaimed"] = function(claim, e) return call("HGET", claim, "request") == e.request_id end
+changes["worker-aborted"] = function(worker) return call("EXISTS", worker) == 1 end
+
 local carried = 0
 for i = 4, #ARGV do
   local target, flat = KEYS[i + 1], cmsgpack.unpack(ARGV[i])
   local e = fields_of(flat)
-  -- An effect whose target is gone, or that was carried before, is passed over; the fence moves all the same.
-  if e.type == "released" and call("HEXISTS", target, "admission:" .. e.request_id) == 1 then
-    emit({account = target, due_admission = due_admission, fences = fences}, flat)
-    carried = carried + 1
-  elseif e.type == "worker-aborted" and call("EXISTS", target) == 1 then
-    emit({worker = target, fences = fences}, flat)
+  if changes[e.type](target, e) then
+    emit({account = target, claim = target, worker = target, due_admission = due_admission, fences = fences}, flat)
     carried = carried + 1
   end
 end

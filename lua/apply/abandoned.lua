@@ -1,8 +1,6 @@
 --[[ abandoned: the admitted request never came. Keys: request, due_request. A tombstone until it expires. ]]
 -- use lib/emit
+-- use lib/tombstone
 apply["abandoned"] = function(keys, e, position, ms)
-  local expires = ms + tonumber(e.ttl) * 1000
-  call("HSET", keys.request, "state", "abandoned", "user", e.user_id, "generations", "", "finished", "0",
-    "expires_ms", text(expires), "position", position)
-  call("ZADD", keys.due_request, text(expires), e.request_id)
+  bury(keys, e, text(ms + tonumber(e.ttl) * 1000), position)
 end

@@ -2,7 +2,7 @@
 -- use lib/emit
 apply["account-opened"] = function(keys, e, position)
   call("HSET", keys.account, "name", e.name, "key", e.key, "trusted", e.trusted, "moderator", e.moderator,
-    "kudos", e.kudos, "jobs", "0", "position", position)
+    "flagged", e.flagged or "0", "kudos", e.kudos, "waiting", "0", "position", position)
   if keys.api_key then
     call("SET", keys.api_key, e.user_id)
     call("SET", keys.accounts, e.user_id)

@@ -4,7 +4,7 @@ KEYS[1] is the log and KEYS[2] the control hash in every script. The control has
 (`last_ms`, kept by emit), the gate of a rebuild, and `clock_ms`, a shift of the clock that only the test setting reads.
 ]]
 -- use lib/call
-local EVENTS, CONTROL = KEYS[1], KEYS[2]
+local EVENTS, CONTROL = KEYS[1], KEYS[2] -- luacheck: ignore 211 (some commands append nothing)
 local control = call("HMGET", CONTROL, "gate", "last_ms", "clock_ms")
 
 -- Milliseconds have 13 digits: tostring would keep them, but 15 digits turn to an exponent, so one spelling for all.

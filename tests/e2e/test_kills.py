@@ -159,7 +159,7 @@ async def _under_load(up: Up, rounds: int, apart: float) -> None:
 
     log = Log(Link(up.info()["redis_url"], timeout=10), Keys(1))
     try:
-        await eventually(lambda: _settled(log), 30, "the accounts' jobs back at 0")
+        await eventually(lambda: _settled(log), 30, "no job of any account waiting")
         events = [entry.recorded.event async for page in read_log(log, 0) for entry in page]
     finally:
         await log.close()
@@ -169,7 +169,7 @@ async def _under_load(up: Up, rounds: int, apart: float) -> None:
 
 
 async def _settled(log: Log) -> bool:
-    jobs = [await log.read("HGET", log.keys.account(n), "jobs") for n in range(3)]
+    jobs = [await log.read("HGET", log.keys.account(n), "waiting") for n in range(3)]
     return all(each in (b"0", None) for each in jobs)
 
 

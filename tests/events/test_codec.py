@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,10 +21,25 @@ def tag(kind: type[Event]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-@pytest.mark.parametrize("kind", EVENTS, ids=tag)
-def test_every_stored_version_of_every_event_still_decodes(kind: type[Event]) -> None:
-    golden = GOLDEN / f"{tag(kind)}.{kind.VERSION}.json"
-    stored = json.loads(golden.read_text())
+PATHS = sorted(GOLDEN.glob("*.json"))
+"""`<tag>.<version>.json` as it was first stored; `….<what>.json` with what came later."""
+
+Pairs = list[tuple[str, str]]
+
+
+def _pairs(flat: Sequence[str | bytes]) -> Pairs:
+    texts = [each if isinstance(each, str) else each.decode() for each in flat]
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _kind(path: Path) -> type[Event]:
+    (kind,) = (kind for kind in EVENTS if tag(kind) == path.name.split(".")[0])
+    return kind
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_every_event_still_decodes_as_it_was_stored(path: Path) -> None:
+    stored, kind = json.loads(path.read_text()), _kind(path)
 
     recorded = codec.decode(
         0, stored["position"].encode(), [each.encode() for each in stored["fields"]]
@@ -31,20 +47,37 @@ def test_every_stored_version_of_every_event_still_decodes(kind: type[Event]) ->
 
     assert type(recorded.event) is kind
     assert str(recorded.position) == stored["position"]
-    # What the script adds stands behind what Python encodes.
-    encoded = [
-        each if isinstance(each, str) else each.decode() for each in codec.encode(recorded.event)
-    ]
-    assert stored["fields"][: len(encoded)] == encoded
-    assert stored["fields"][len(encoded) :: 2] == list(kind.SCRIPT)
+    # What the script adds stands behind what Python encodes; what an older build did not know has
+    # its default now.
+    pairs = _pairs(stored["fields"])
+    names = [name for name, _ in pairs]
+    by_python = [pair for pair in pairs if pair[0] not in kind.SCRIPT]
+    assert names[len(by_python) :] == [name for name in kind.SCRIPT if name in names]
+    encoded = _pairs(codec.encode(recorded.event))
+    assert [pair for pair in encoded if pair[0] in names] == by_python
     told = json.loads(msgspec.json.encode(recorded.event))
     assert {name: told[name] for name in stored["decoded"]} == stored["decoded"]
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=tag)
+def test_every_field_of_every_event_is_stored_in_some_golden_entry(kind: type[Event]) -> None:
+    goldens = [json.loads(path.read_text()) for path in PATHS if _kind(path) is kind]
+
+    newest = max(goldens, key=lambda golden: len(golden["fields"]))
+    assert [name for name, _ in _pairs(newest["fields"])] == [
+        *(name for name, _ in _pairs(codec.encode(_decoded(newest)))),
+        *kind.SCRIPT,
+    ]
+
+
+def _decoded(golden: dict[str, list[str]]) -> Event:
+    return codec.decode(0, b"1-0", [each.encode() for each in golden["fields"]]).event
 
 
 def test_golden_files_are_of_known_events_only() -> None:
     known = {tag(kind) for kind in EVENTS}
 
-    assert {path.name.split(".")[0] for path in GOLDEN.glob("*.json")} == known
+    assert {path.name.split(".")[0] for path in PATHS} == known
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,16 @@ def test_all_keys_of_a_request_and_its_generations_share_one_hash_tag(partitions
     assert tags == {f"{{{keys.of(request_id)}"}
 
 
+@given(st.integers(min_value=1, max_value=64), st.integers(min_value=0, max_value=10_000))
+def test_an_operation_key_is_claimed_beside_its_account(partitions: int, user_id: int) -> None:
+    keys = Keys(partitions)
+
+    claim, account = keys.claim(user_id, REQUEST), keys.account(user_id)
+
+    assert claim.split("horde:")[0] == account.split("horde:")[0]
+    assert claim != keys.claim(user_id + 1, REQUEST)
+
+
 def test_ids_spread_over_all_partitions() -> None:
     keys = Keys(4)
 
@@ -65,6 +75,8 @@ def test_every_key_is_of_exactly_one_kind(partitions: int) -> None:
             keys.accounts(0),
             keys.due(0, "lease"),
             keys.fences(0),
+            keys.claim(7, REQUEST),
+            keys.modes(),
         ],
         "ephemeral": [keys.content(REQUEST), keys.lease(REQUEST), keys.stream(REQUEST)],
         "durable": [keys.events(0), keys.control(0), keys.delete_retry(0)],

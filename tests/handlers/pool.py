@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
+from events.base import Position
 from events.types import Declaration, Demand, Usage
 from handlers import cancel, pop, progress, reply, submit
 from handlers.accounts import Account, Accounts, open_account, open_anonymous
@@ -17,6 +20,7 @@ from handlers.settle import Settler
 
 SECRET = "a secret of the tests"
 MODEL = "test/model"
+KEY = "0b7c9e52-1f7e-4a49-8a55-6d0c9f1e2a33"
 DECLARATION = Declaration(
     models=(MODEL,),
     chat_jobs=True,
@@ -34,6 +38,31 @@ REPLY = reply.Reply(
     seed=0,
     usage=Usage(completion_tokens=2),
 )
+
+
+def request_of(
+    *,
+    jobs: int = 1,
+    stream: bool = False,
+    max_length: int = 512,
+    models: tuple[str, ...] = (MODEL,),
+    kudos: int = 0,
+) -> submit.NewRequest:
+    """A request as its routes would have mapped it."""
+    return submit.NewRequest(
+        chat=True,
+        jobs=jobs,
+        max_length=max_length,
+        stream=stream,
+        demand=Demand(models=models, features=("prompt_overflow_refused",)),
+        content={"messages": b'[{"role":"user","content":"hi"}]', "payload": b"{}"},
+        kudos=kudos,
+    )
+
+
+def operation_of(key: str = KEY, fingerprint: str = "f" * 64) -> submit.Operation:
+    """An operation key as its client sent it."""
+    return submit.Operation.of(SECRET, key, fingerprint)
 
 
 @dataclass
@@ -67,17 +96,34 @@ class Pool:
             progress.Posts(log, limits),
         )
 
-    async def submit(self, *, jobs: int = 1, stream: bool = False, max_length: int = 512) -> str:
+    async def submit(
+        self, *, jobs: int = 1, stream: bool = False, max_length: int = 512, **more: Any
+    ) -> str:
         """Queue a request; return its id."""
-        new = submit.NewRequest(
-            chat=True,
-            jobs=jobs,
-            max_length=max_length,
-            stream=stream,
-            demand=Demand(models=(MODEL,), features=("prompt_overflow_refused",)),
-            content={"messages": b'[{"role":"user","content":"hi"}]', "payload": b"{}"},
-        )
-        return (await submit.submit(self.log, self.limits, self.client, new)).request_id
+        new = request_of(jobs=jobs, stream=stream, max_length=max_length)
+        return (await self.submitted(new, **more)).request_id
+
+    async def submitted(
+        self,
+        new: submit.NewRequest,
+        *,
+        account: Account | None = None,
+        operation: submit.Operation | None = None,
+    ) -> submit.Receipt:
+        """Queue a request."""
+        new = new._replace(operation=operation)
+        account = account or self.client
+        return await submit.submit(self.log, self.limits, account, new, self.settled)
+
+    async def settled(self, _heads: Sequence[Position]) -> bool:
+        """A settler that is quick."""
+        await self.settle()
+        return True
+
+    async def waiting(self, account: Account | None = None) -> int:
+        """Jobs of the account that wait, as it counts them."""
+        key = self.log.keys.account((account or self.client).id)
+        return int(await self.log.read("HGET", key, "waiting"))
 
     async def worker(self, name: str = "w") -> pop.Worker:
         """Check a worker in."""

@@ -6,11 +6,12 @@ import pytest
 
 from events.keys import EPHEMERAL, STATE
 from handlers.log import Log
+from handlers.modes import set_modes
 from handlers.replay import keys_of, rebuild_state
 from handlers.verify import verify
 from lua.link import Link
 from tests.handlers.driver import Driver
-from tests.handlers.pool import Pool
+from tests.handlers.pool import Pool, operation_of
 
 
 async def _state(pool: Pool) -> dict[str, object]:
@@ -72,7 +73,7 @@ async def test_time_ends_every_request_and_frees_every_admission(pool: Pool) -> 
     for ended in ("horde:request:", "horde:generation:", "horde:due:"):
         assert not [key for key in left if ended in key]
     account = await pool.hash(pool.log.keys.account(pool.client.id))
-    assert account["jobs"] == "0"
+    assert account["waiting"] == "0"
     assert not [name for name in account if name.startswith("admission:")]
 
 
@@ -84,6 +85,8 @@ async def test_verify_names_the_key_and_field_that_was_altered_by_hand(
     job = await pool.assign(streamed)
     assert job is not None
     await pool.fault((await pool.assign(await pool.submit(), "v")).generation_id)
+    await pool.submit(operation=operation_of())
+    await set_modes(pool.log, pool.limits, maintenance=True)
     await pool.settle()
     state = [
         key

@@ -110,7 +110,7 @@ async def test_a_submit_whose_fate_is_unknown_is_undone(pool: Pool, proxy: Proxy
     await pool.settle()
     assert len(await _events(pool, types.Admitted)) <= admitted + 1
     account = await pool.hash(pool.log.keys.account(pool.client.id))
-    assert account["jobs"] == "1"
+    assert account["waiting"] == "1"
 
 
 async def _background(pool: Pool) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from handlers import errors
+from handlers.admission import admit
 from handlers.pop import give_back
 from handlers.submit import abandon
 from tests.handlers.pool import DECLARATION, MODEL, Pool
@@ -290,6 +292,9 @@ async def test_a_request_without_content_ends_without_blame(pool: Pool) -> None:
     assert await pool.assign(request_id) is None
 
     assert await pool.words() == ["submitted", "expired"]
+    assert (await pool.request(request_id))["state"] == "abandoned"
+    await pool.pass_time(61)
+    await pool.sweep()
     assert await pool.request(request_id) == {}
 
 
@@ -306,7 +311,7 @@ async def test_the_settler_frees_the_account_and_counts_faults_once(pool: Pool) 
     await pool.settle()
 
     account = await pool.hash(pool.log.keys.account(pool.client.id))
-    assert account["jobs"] == "0"
+    assert account["waiting"] == "0"
     assert not [name for name in account if name.startswith("admission:")]
     worker = await pool.hash(pool.log.keys.worker(pool.names["a"].id))
     assert worker["aborts"] == "1"
@@ -316,10 +321,9 @@ async def test_the_settler_frees_the_account_and_counts_faults_once(pool: Pool) 
 
 
 async def test_an_admission_without_its_request_is_abandoned_and_released(pool: Pool) -> None:
-    from handlers.submit import _admit
-
     request_id = pool.log.keys.new_request_id()
-    deadline_ms, _ = await _admit(pool.log, pool.limits, pool.client, request_id, 1)
+    admission = await admit(pool.log, pool.limits, pool.client, request_id, 1)
+    deadline_ms = admission.deadline_ms
     assert not await abandon(pool.log, pool.limits, pool.client.id, request_id, deadline_ms)
     await pool.pass_time(61)
 
@@ -327,15 +331,13 @@ async def test_an_admission_without_its_request_is_abandoned_and_released(pool: 
     await pool.settle()
 
     account = await pool.hash(pool.log.keys.account(pool.client.id))
-    assert account["jobs"] == "0"
+    assert account["waiting"] == "0"
     assert await pool.assign(request_id) is None
 
 
 async def test_a_changed_declaration_is_recorded_at_once_and_the_same_one_only_after_the_window(
     pool: Pool,
 ) -> None:
-    import msgspec
-
     await pool.worker("w")
     await pool.worker("w")
     changed = msgspec.structs.replace(DECLARATION, threads=2)
@@ -360,6 +362,7 @@ async def test_a_worker_name_belongs_to_its_first_owner(pool: Pool) -> None:
 
 async def test_no_effect_is_lost_where_a_run_is_cut(pool: Pool) -> None:
     """A fault that ends its request has two effects at one position: both go, or none."""
+    pool.limits = msgspec.structs.replace(pool.limits, concurrency=100)
     job = await pool.assign(await pool.submit(), "a")
     assert job is not None
     await pool.reply(job.generation_id)  # one effect, so that pairs do not fit the cuts
@@ -373,7 +376,7 @@ async def test_no_effect_is_lost_where_a_run_is_cut(pool: Pool) -> None:
     await pool.settle()
 
     account = await pool.hash(pool.log.keys.account(pool.client.id))
-    assert account["jobs"] == "0"
+    assert account["waiting"] == "0"
     words = await pool.words()
     assert (words.count("released"), words.count("worker-aborted")) == (61, 180)
 
@@ -389,4 +392,4 @@ async def test_a_give_back_that_ends_a_cancelled_request_frees_its_admission(poo
 
     assert (await pool.request(request_id))["state"] == "done"
     account = await pool.hash(pool.log.keys.account(pool.client.id))
-    assert account["jobs"] == "0"
+    assert account["waiting"] == "0"

@@ -1,0 +1,226 @@
+"""The account's side of a submit: whether its jobs may wait, and what its operation keys name.
+
+Decided by `admit` on the account. "Too many" is said only where all that happened before is settled
+(design section 4): jobs that were handed out meanwhile do not wait any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from events import codec
+from events.base import Position
+from events.types import Admitted
+from handlers.accounts import Account, digest_of
+from handlers.errors import InvalidAPIKey, SettlerBehind, TooManyPrompts
+from handlers.limits import Limits
+from handlers.log import Log, Refusal
+
+MOST_SCOPES = 20
+"""Models of an anonymous request whose jobs are counted: more than a chat request may name."""
+
+Settled = Callable[[Sequence[Position]], Awaitable[bool]]
+"""Whether the settler came to these heads, one for each partition; waits for it a moment."""
+
+
+async def never_settled(_heads: Sequence[Position]) -> bool:
+    """For callers that do not follow the settler: nothing is known."""
+    return False
+
+
+class Operation(NamedTuple):
+    """One submission as its client names it."""
+
+    key: str
+    """A UUID in its canonical form."""
+
+    fingerprint: str
+    """HMAC of the fingerprint: the log holds nothing from which content could be guessed."""
+
+    @classmethod
+    def of(cls, secret: str, key: str, fingerprint: str) -> Operation:
+        """From the client's key, a UUID, and the SHA-256 of what it asks for, hexadecimal."""
+        return cls(str(uuid.UUID(key)), digest_of(secret, fingerprint))
+
+
+class Claim(NamedTuple):
+    """What an account's operation key names."""
+
+    request_id: str
+    fingerprint: str
+    """As in `Operation`."""
+
+    kudos: int
+    """The estimate that its client was told, 10^-4 kudos."""
+
+    deadline_ms: int
+    """Until when the request may be stored."""
+
+
+class Admission(NamedTuple):
+    """A request that may be stored."""
+
+    request_id: str
+    deadline_ms: int
+    priority: int
+    """The account's balance, 10^-4 kudos."""
+
+    claim: Claim | None = None
+    """Where another submission of the operation was admitted first."""
+
+
+async def find_claim(log: Log, account: Account, operation_key: str) -> Claim | None:
+    """What the account's operation key names, if anything."""
+    request_id, fingerprint, kudos, deadline_ms = await log.read(
+        "HMGET",
+        log.keys.claim(account.id, operation_key),
+        "request",
+        "fingerprint",
+        "kudos",
+        "deadline_ms",
+    )
+    if request_id is None:
+        return None
+    return Claim(request_id.decode(), fingerprint.decode(), int(kudos), int(deadline_ms))
+
+
+async def claimed_by(log: Log, user_id: int, request_id: str) -> str | None:
+    """The operation key of an open admission, "" where it has none; None: no such admission."""
+    admission = await log.read("HGET", log.keys.account(user_id), f"admission:{request_id}")
+    return None if admission is None else admission.decode().split(":")[2]
+
+
+async def check_concurrency(
+    log: Log,
+    limits: Limits,
+    account: Account,
+    jobs: int,
+    models: Iterable[str],
+    settled: Settled = never_settled,
+) -> None:
+    """Refuse early what `admit` would refuse; it decides again.
+
+    Raise TooManyPrompts, or SettlerBehind where it cannot be told.
+    """
+    scopes, most = scopes_of(account, models), limits.concurrency_of(account)
+    if await _waiting(log, account, scopes) + jobs <= most:
+        return
+    await _until_settled(log, settled)
+    waiting = await _waiting(log, account, scopes)
+    if waiting + jobs > most:
+        raise _too_many(account, waiting, jobs, most)
+
+
+async def admit(
+    log: Log,
+    limits: Limits,
+    account: Account,
+    request_id: str,
+    jobs: int,
+    *,
+    models: Iterable[str] = (),
+    operation: Operation | None = None,
+    kudos: int = 0,
+    settled: Settled = never_settled,
+) -> Admission:
+    """Let the account submit one request; claim its operation key for it.
+
+    Raise InvalidAPIKey where the account went away, TooManyPrompts, or SettlerBehind where that
+    cannot be told.
+    """
+    scopes, most = scopes_of(account, models), limits.concurrency_of(account)
+    event = Admitted(
+        user_id=account.id,
+        request_id=request_id,
+        jobs=jobs,
+        scopes=scopes,
+        operation_key=operation.key if operation else "",
+        fingerprint=operation.fingerprint if operation else "",
+        kudos=kudos,
+    )
+    for attempt in range(2):
+        try:
+            deadline_ms, priority = await _run(log, limits, event, most)
+        except Refusal as refusal:
+            match refusal.word:
+                case "NO_ACCOUNT":
+                    raise InvalidAPIKey from refusal
+                case "CLAIMED":
+                    *claim, priority = refusal.details
+                    return _claimed(claim, int(priority))
+            if attempt:
+                raise _too_many(account, int(refusal.details[0]), jobs, most) from refusal
+        else:
+            return Admission(request_id, int(deadline_ms), int(priority))
+        await _until_settled(log, settled)
+    raise AssertionError("the second attempt is the last")
+
+
+def scopes_of(account: Account, models: Iterable[str]) -> tuple[str, ...]:
+    """What is counted for a request: digests of its models where it is anonymous.
+
+    None: all jobs of the account. Of more than MOST_SCOPES models the first ones count.
+    """
+    if not account.anonymous:
+        return ()
+    named = sorted(set(models))[:MOST_SCOPES]
+    return tuple(hashlib.blake2b(each.encode(), digest_size=8).hexdigest() for each in named)
+
+
+async def _run(log: Log, limits: Limits, event: Admitted, most: int) -> list[bytes]:
+    keys = log.keys
+    partition = keys.of_account(event.user_id)
+    return await log.run(
+        "admit",
+        partition,
+        {
+            "account": keys.account(event.user_id),
+            "due_admission": keys.due(partition, "admission"),
+            "claim": [keys.claim(event.user_id, event.operation_key)]
+            if event.operation_key
+            else [],
+        },
+        {
+            "request_id": event.request_id,
+            "seconds": limits.admission_deadline,
+            "jobs": event.jobs,
+            "limit": most,
+            "scopes": ",".join(event.scopes),
+            "event": codec.encode(event),
+        },
+    )
+
+
+def _claimed(told: Sequence[bytes], priority: int) -> Admission:
+    request_id, fingerprint, kudos, deadline_ms = told
+    claim = Claim(request_id.decode(), fingerprint.decode(), int(kudos), int(deadline_ms))
+    return Admission(claim.request_id, claim.deadline_ms, priority, claim)
+
+
+async def _waiting(log: Log, account: Account, scopes: Sequence[str]) -> int:
+    """Jobs that wait: of the busiest scope, or of the whole account."""
+    fields = [f"scope:{scope}" for scope in scopes] or ["waiting"]
+    counts = await log.read("HMGET", log.keys.account(account.id), *fields)
+    return max(int(count or 0) for count in counts)
+
+
+async def _until_settled(log: Log, settled: Settled) -> None:
+    heads = await asyncio.gather(*(log.head(partition) for partition in log.keys.all()))
+    if not await settled(heads):
+        raise SettlerBehind
+
+
+def _too_many(account: Account, waiting: int, jobs: int, most: int) -> TooManyPrompts:
+    asked = f"this request asks for {jobs} more" if jobs > 1 else "this request is one more"
+    if account.anonymous:
+        return TooManyPrompts(
+            f"Too many anonymous jobs wait: {waiting}, and {asked}; at most {most} may. "
+            "Register an account for a queue of your own, or try again later."
+        )
+    return TooManyPrompts(
+        f"Too many jobs of this account wait: {waiting}, and {asked}; at most {most} may."
+    )

@@ -1,0 +1,24 @@
+--[[ count_waiting(account, delta, scopes): so many more (or fewer) jobs of the account wait.
+
+`scopes` are the digests, comma-joined, of the models that an anonymous request names: each has a counter of its own.
+]]
+-- use lib/call
+-- use lib/ids
+-- use lib/now
+local function count_waiting(account, delta, scopes)
+  if delta == 0 then return end
+  call("HINCRBY", account, "waiting", text(delta))
+  for _, scope in ipairs(ids_of(scopes)) do
+    if call("HINCRBY", account, "scope:" .. scope, text(delta)) == 0 then call("HDEL", account, "scope:" .. scope) end
+  end
+end
+
+-- What the account keeps of an admission: `<waiting jobs>:<deadline>:<operation key>:<scopes>`.
+local function admission(waiting, deadline_ms, operation_key, scopes)
+  return table.concat({waiting, deadline_ms, operation_key, scopes}, ":")
+end
+
+-- Its parts again, as text; nil where there is no such admission.
+local function admission_parts(stored)
+  return string.match(stored or "", "^(%d+):(%d+):([^:]*):(.*)$")
+end
