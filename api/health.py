@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal
 
 import falcon.asgi
 import msgspec
 import structlog
+from msgspec import UNSET, UnsetType
 
 from api import guard
 from api.errors import JSON, RETRY_AFTER
@@ -24,13 +26,38 @@ CHECK_SECONDS = 0.8
 _encode = msgspec.json.Encoder().encode
 
 
+class Alive(msgspec.Struct, frozen=True):
+    """The body of `GET /health/live`."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a 200 of `GET /health/ready`."""
+
+    status: Literal["ok", "degraded"]
+    degraded: list[str] | UnsetType = UNSET
+    """What the service does without for a while."""
+
+
+class NotReady(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a 503 of `GET /health/ready`."""
+
+    status: Literal["failing"] = "failing"
+    failing: list[str]
+    """What it cannot do without, or `draining`: the process ends."""
+    degraded: list[str] | UnsetType = UNSET
+    message: str
+    rc: Literal["NotReady"] = "NotReady"
+
+
 class Live:
     """`GET /health/live`."""
 
     async def on_get(self, _req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """200 while the process answers at all."""
         resp.content_type = JSON
-        resp.data = b'{"status":"ok"}'
+        resp.data = _encode(Alive())
 
 
 class Ready:
@@ -52,19 +79,15 @@ class Ready:
         degraded = [name for name in away if name in self._optional]
         if self._drain.on:
             failing.append("draining")
-        body: dict[str, object] = {"status": "ok"}
-        if degraded:
-            body = {"status": "degraded", "degraded": degraded}
+        told = degraded or UNSET
+        body: Readiness | NotReady
         if failing:
-            named = ", ".join(failing)
-            body = body | {
-                "status": "failing",
-                "failing": failing,
-                "message": f"Not ready: {named}.",
-                "rc": "NotReady",
-            }
+            message = f"Not ready: {', '.join(failing)}."
+            body = NotReady(failing=failing, degraded=told, message=message)
             resp.status = falcon.HTTP_503
             resp.set_header("retry-after", RETRY_AFTER)
+        else:
+            body = Readiness(status="degraded" if degraded else "ok", degraded=told)
         if away:
             logger.warning("not_ready", **away)
         resp.content_type = JSON
