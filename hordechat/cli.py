@@ -307,6 +307,30 @@ def create(context: Context, name: str, kudos: float, trusted: bool, moderator: 
     )
 
 
+@main.group()
+def filters() -> None:
+    """Look after replacement filters."""
+
+
+@filters.command()
+@_with_data_dir
+@click.argument("file", type=click.Path(dir_okay=False), required=False)
+@click.option("--try", "text", metavar="TEXT", help="Show what becomes of this text.")
+def check(context: Context, file: str | None, text: str | None) -> None:
+    """Check a file of replacement filters and print them; exit 1 at the first bad one.
+
+    Without FILE, the one that HORDE_REPLACEMENT_FILTERS names.
+    """
+    given = _load(context.environ(), {})
+    path = file or given.replacement_filters
+    if not path:
+        raise click.UsageError("Give a FILE, or set HORDE_REPLACEMENT_FILTERS.")
+    logs.configure(given.log_level, "filters")
+    from hordechat import commands
+
+    commands.check_filters(path, text=text)
+
+
 @main.command()
 @_with_data_dir
 @click.option("--url", help="The service; default: what `up` runs.")

@@ -292,6 +292,23 @@ def user_create(
     return {"id": user_id, "username": f"{name}#{user_id}", "api_key": api_key}
 
 
+def check_filters(path: str, *, text: str | None) -> None:
+    """Print the replacement filters in a file, one line each, and what they make of `text`."""
+    from handlers import moderation
+    from handlers.files import Unreadable
+
+    try:
+        filters = moderation.opened(path)()
+    except Unreadable as error:
+        raise CannotOpen(str(error)) from error
+    for index, rule in enumerate(filters):
+        described = " ".join(["", *rule.description.split()])  # on the same line, whatever it is
+        print(f"{index}: {rule.pattern.pattern!r} -> {rule.replacement!r}{described}")
+    if text is not None:
+        (rewritten,) = moderation.rewrite([text], filters)
+        print(f"{text!r} becomes {rewritten!r}" if rewritten != text else f"{text!r} is unchanged")
+
+
 def run_worker(*, url: str, api_key: str, name: str, model: str, backend: str) -> None:
     """Run the sample worker until SIGTERM."""
     from worker import Refused, run

@@ -65,13 +65,13 @@ def test_every_command_explains_itself(path):
 
     assert result.exit_code == 0
     assert result.stdout.startswith(f"Usage: main {' '.join(path)}")
-    assert "--data-dir" in result.stdout or path in {("demo",), ("user",)}
+    assert "--data-dir" in result.stdout or path in {("demo",), ("user",), ("filters",)}
 
 
 def test_the_commands_are_those_that_operators_rely_on():
     assert {" ".join(path) for path in _all_commands(main)} == {
         "up", "info", "user", "user create", "worker", "settings", "migrate", "web", "projector",
-        "settler", "janitor", "rebuild", "verify", "log", "demo",
+        "settler", "janitor", "rebuild", "verify", "log", "demo", "filters", "filters check",
     }  # fmt: skip
 
 

@@ -1,0 +1,57 @@
+"""The instruments that the specification names, read back through the SDK."""
+
+from __future__ import annotations
+
+import pytest
+
+from handlers import metrics
+from tests.instruments import counted, point
+from tests.spec import spec
+
+
+@pytest.mark.parametrize(
+    ("tokens", "label"),
+    [
+        (1, "<=512"),
+        (512, "<=512"),
+        (513, "513-1024"),
+        (1024, "513-1024"),
+        (1025, "1025-2048"),
+        (2048, "1025-2048"),
+        (2049, "2049-4096"),
+        (4096, "2049-4096"),
+        (4097, ">4096"),
+        (2**31, ">4096"),
+    ],
+)
+def test_lengths_are_told_by_their_bucket(tokens: int, label: str) -> None:
+    assert metrics.size_bucket(tokens) == label
+
+
+@spec("Context adjustments", 6)
+def test_a_lowered_request_is_counted_by_buckets_and_dry_run() -> None:
+    before = counted()
+
+    metrics.max_length_lowered(4096, 512, dry_run=False)
+    metrics.max_length_lowered(5000, 512, dry_run=True)
+
+    name = "horde.chat.max_length_lowered"
+    assert counted() - before == {
+        point(name, requested_bucket="2049-4096", declared_bucket="<=512", dry_run=False): 1,
+        point(name, requested_bucket=">4096", declared_bucket="<=512", dry_run=True): 1,
+    }
+
+
+@spec("Context adjustments", 13)
+def test_a_sized_request_is_counted_by_outcome_and_mode() -> None:
+    before = counted()
+
+    metrics.context_fit("truncated", "truncate_oldest")
+    metrics.context_fit("truncated", "truncate_oldest")
+    metrics.context_fit("refused", "reject")
+
+    name = "horde.text.context_fit"
+    assert counted() - before == {
+        point(name, outcome="truncated", mode="truncate_oldest"): 2,
+        point(name, outcome="refused", mode="reject"): 1,
+    }
