@@ -1,0 +1,132 @@
+"""Who calls, as far as an address tells: peers, proxies that are believed, and whitelists.
+
+text_path_reference.md 2.3 and 2.5. Addresses are compared in one spelling (handlers/addresses.py)
+and never written anywhere as they are: Redis gets an HMAC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import falcon.asgi
+
+from handlers.accounts import Account, digest_of
+from handlers.addresses import Ranges, address_of
+from handlers.log import Log
+
+LOCAL = "127.0.0.1"
+WHITELISTED_SECONDS = 86_400
+_KEPT_SECONDS = 5.0
+_KEPT = 10_000
+
+
+class Caller(NamedTuple):
+    """Whose call it is."""
+
+    address: str
+    proxied: bool
+    """A front with a passkey named the address: it is one of its clients."""
+
+
+class Callers:
+    """Finds out who calls.
+
+    `forwarded` are the peers whose X-Forwarded-For is believed, for one hop: its last entry is what
+    that peer added. What stands before it came from outside, and may be anything.
+    """
+
+    def __init__(self, *, forwarded: Ranges, passkeys: Sequence[str]) -> None:
+        self._forwarded = forwarded
+        self._passkeys = [passkey.encode() for passkey in passkeys]
+        self._peer = lru_cache(_KEPT)(self._look_up)
+
+    def remote(self, req: falcon.asgi.Request) -> str:
+        """The remote address: of the peer, or of the client of a proxy that is believed.
+
+        A peer without an address (a unix socket) is this machine. A header that holds no address
+        is ignored.
+        """
+        peer: Any = req.scope.get("client")
+        address, believed = self._peer(peer[0] if peer else LOCAL)
+        if believed:
+            header = req.get_header("x-forwarded-for")
+            if header is not None:
+                return address_of(header.rpartition(",")[2].strip()) or address
+        return address
+
+    def caller(self, req: falcon.asgi.Request) -> Caller:
+        """Who calls a generate route.
+
+        `Proxied-For` counts only beside a `Proxy-Authorization` that is one of the passkeys.
+        """
+        named = req.get_header("proxied-for")
+        if named is not None and self._known(req.get_header("proxy-authorization")):
+            address = address_of(named.strip())
+            if address is not None:
+                return Caller(address, proxied=True)
+        return Caller(self.remote(req), proxied=False)
+
+    def _known(self, passkey: str | None) -> bool:
+        sent = (passkey or "").encode()
+        return any(hmac.compare_digest(sent, known) for known in self._passkeys)
+
+    def _look_up(self, peer: str) -> tuple[str, bool]:
+        address = address_of(peer) or LOCAL
+        return address, address in self._forwarded
+
+
+class Whitelist:
+    """Addresses with wider budgets: those of the settings, and for a day after each of their calls
+    those from which trusted users generate.
+
+    All processes share the latter; what one has read it keeps for some seconds.
+    """
+
+    def __init__(self, log: Log, secret: str, always: Ranges, *, kept: int = _KEPT) -> None:
+        self._log = log
+        self._secret = secret
+        self._always = always
+        self._most = kept
+        self._read: OrderedDict[str, tuple[float, bool]] = OrderedDict()
+
+    async def holds(self, address: str) -> bool:
+        """Whether an address is whitelisted; raise RedisUnavailable."""
+        if address in self._always:
+            return True
+        known = self._known(address)
+        if known is None:
+            known = await self._log.read("EXISTS", self._key(address)) == 1
+            self._keep(address, known)
+        return known
+
+    async def called(self, caller: Caller, account: Account) -> None:
+        """An account generates from here: whitelist the address of a trusted one that calls itself.
+
+        A front's clients are not its account. Raise RedisUnavailable.
+        """
+        if account.trusted and not caller.proxied and not self._known(caller.address):
+            key = self._key(caller.address)
+            await self._log.read("SET", key, "1", "EX", WHITELISTED_SECONDS)
+            self._keep(caller.address, listed=True)
+
+    def _known(self, address: str) -> bool | None:
+        read = self._read.get(address)
+        if read is None or asyncio.get_running_loop().time() - read[0] >= _KEPT_SECONDS:
+            return None
+        return read[1]
+
+    def _keep(self, address: str, listed: bool) -> None:
+        if self._log.test:  # tests do not wait for other processes to forget
+            return
+        self._read[address] = (asyncio.get_running_loop().time(), listed)
+        self._read.move_to_end(address)
+        if len(self._read) > self._most:
+            self._read.popitem(last=False)
+
+    def _key(self, address: str) -> str:
+        return self._log.keys.whitelist(digest_of(self._secret, address))
