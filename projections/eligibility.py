@@ -39,6 +39,17 @@ ANY_MODEL = ""
 
 IMAGE_TRANSPORTS = frozenset({"url", "base64"})
 
+VALIDATED_BACKENDS = frozenset(
+    {
+        "AI Horde Worker",
+        "AI Horde Worker~aphrodite~oai",
+        "AI Horde Worker~aphrodite~kai",
+        "KoboldCppEmbedWorker",
+        "TabbyAPI",
+    }
+)
+"""Names of bridge agents that `validated_backends` asks for (text_path_reference.md, 13)."""
+
 
 # rows
 
@@ -244,7 +255,9 @@ class Offer(NamedTuple):
     validated: bool
 
     @classmethod
-    def of(cls, declared: Declaration, validated_backends: Collection[str] = ()) -> Offer:
+    def of(
+        cls, declared: Declaration, validated_backends: Collection[str] = VALIDATED_BACKENDS
+    ) -> Offer:
         """From a pop's declaration.
 
         `validated_backends` holds the names of validated bridge agents.
@@ -462,7 +475,7 @@ async def candidates(
     What concerns one worker only (allow and deny lists, the owner's trust, hold-off) is for `fits`.
     With `workers` (the ids that share this list) requests whose allow list names none of them are
     left out, so that they cannot fill a page. Fewer than `limit` may come where a request was found
-    under two models; an empty list is the end. Raise DatabaseUnavailable.
+    under several models; an empty list is the end. Raise DatabaseUnavailable.
     """
     ranges = _ranges(offer)
     if not ranges:
@@ -487,14 +500,19 @@ async def candidates(
         "workers": None if workers is None else list(workers),
     }
     found: dict[str, Candidate] = {}
-    for row in await database.fetch(_CANDIDATES, parameters):
+    rows = await database.fetch(_CANDIDATES, parameters)
+    for row in rows:
         candidate = _candidate(row)
         earlier = found.setdefault(candidate.request_id, candidate)
         if earlier is not candidate:
             models = earlier.wanted.models + candidate.wanted.models
             wanted = earlier.wanted._replace(models=models)
             found[candidate.request_id] = earlier._replace(wanted=wanted)
-    return list(found.values())
+    listed = list(found.values())
+    if len(rows) == limit and len(listed) > 1 and not listed[-1].wanted.chat:
+        # The page may end between two of its models: the next one begins with it.
+        listed.pop()
+    return listed
 
 
 def _ranges(offer: Offer) -> list[tuple[bool, str, int, int]]:
@@ -554,7 +572,7 @@ async def online(
     *,
     chat: bool,
     since_ms: int,
-    validated_backends: Collection[str] = (),
+    validated_backends: Collection[str] = VALIDATED_BACKENDS,
 ) -> list[Worker]:
     """Workers that showed themselves since then and serve one of the models.
 
@@ -603,7 +621,7 @@ async def servers(
     *,
     now_ms: int,
     online_window_s: int,
-    validated_backends: Collection[str] = (),
+    validated_backends: Collection[str] = VALIDATED_BACKENDS,
 ) -> Servers:
     """How many online workers, with how many threads, may take such a request.
 
@@ -655,6 +673,24 @@ async def serving(
             max(so_far.max_context_length, offer.chat_max_context_length),
         )
     return found
+
+
+_TEXT_CONTEXT = b"""
+SELECT max(max_context_length) FROM workers
+WHERE last_check_in_ms >= %(since_ms)s AND accepts_prompt_jobs
+    AND (%(models)s::text[] = ARRAY['']::text[] OR models && %(models)s)
+"""
+
+
+async def text_context(
+    database: Database, models: Sequence[str], *, now_ms: int, online_window_s: int
+) -> int:
+    """The largest context that an online worker serves text jobs of one of these models under; 0
+    where none does. No models mean any. Raise DatabaseUnavailable."""
+    names = list(map(_clean, models)) or [ANY_MODEL]
+    since_ms = now_ms - online_window_s * 1000
+    ((most,),) = await database.fetch(_TEXT_CONTEXT, {"models": names, "since_ms": since_ms})
+    return most or 0
 
 
 class Waiting(NamedTuple):

@@ -22,6 +22,8 @@ Place = tuple[str, int]
 """A projection's name and a partition."""
 
 NAMES = ("status", "eligibility")
+SETTLER = "settler"
+"""Announces itself as they do, each second at least, but has no checkpoint to read."""
 
 _POLL_S = 0.05  # between readings of checkpoints while someone waits for one
 _WATCH_S = 1.0  # the same while a model is behind and nobody waits
@@ -33,7 +35,8 @@ logger = structlog.get_logger()
 
 
 class Follower:
-    """Keeps the position of every projection and partition, by messages and by reading.
+    """Keeps the position of every projection (or the settler) and partition, by messages and by
+    reading.
 
     Messages come within the millisecond; they are hints. Whoever is about to say "no" reads the
     checkpoint with the rows (`status.load`) and believes that.
@@ -76,10 +79,10 @@ class Follower:
         place = (name, partition)
         if self._positions[place] >= position:
             return True
-        self._note_behind(place, position)
+        if name != SETTLER:
+            self._note_behind(place, position)
         waiter = (position, asyncio.get_running_loop().create_future())
         self._waiters.setdefault(place, []).append(waiter)
-        self._stirred.set()
         try:
             async with asyncio.timeout(within_s):
                 await waiter[1]
@@ -158,10 +161,10 @@ class Follower:
     async def _read(self) -> None:
         """Read checkpoints: often while someone waits, now and then while a model is behind."""
         while True:
-            if not any(self._waiters.values()) and not self._behind:
+            if not self._awaited() and not self._behind:
                 self._stirred.clear()
                 await self._stirred.wait()
-            pause = _POLL_S if any(self._waiters.values()) else _WATCH_S
+            pause = _POLL_S if self._awaited() else _WATCH_S
             if pause == _WATCH_S:
                 self._stirred.clear()
                 with contextlib.suppress(TimeoutError):
@@ -170,6 +173,10 @@ class Follower:
             else:
                 await asyncio.sleep(pause)
             await self._refresh()
+
+    def _awaited(self) -> bool:
+        """Whether anyone waits for a checkpoint."""
+        return any(waiters for (name, _), waiters in self._waiters.items() if name != SETTLER)
 
     async def _refresh(self) -> None:
         try:

@@ -109,6 +109,7 @@ def _prompt(event: Submitted, recorded: Recorded) -> Row:
         "cancelled": False,
         "faulted": False,
         "done": False,
+        "context_adjustments": demand.context_adjustments or None,
     }
 
 
@@ -145,7 +146,7 @@ def _reply(event: SubmittedReply, ms: int) -> Row:
         "state": "finished",
         "result_state": event.state,
         "seed": bounded(event.seed),
-        "finish_reason": event.finish_reason,
+        "finish_reason": event.finish_reason or None,  # a text job has none
         "native_finish_reason": usage.native_finish_reason,
         "finished_ms": ms,
     } | counts
@@ -257,12 +258,19 @@ class StatusRow(NamedTuple):
     faulted: bool
     done: bool
     demand: Demand
+    context_adjustments: bytes | None
+    """What of it was changed, JSON; None: nothing."""
     generations: tuple[GenerationRow, ...]
+
+    @property
+    def delivered(self) -> tuple[GenerationRow, ...]:
+        """The generations with a stored reply."""
+        return tuple(each for each in self.generations if each.state == "finished")
 
     @property
     def finished(self) -> int:
         """Replies stored."""
-        return self._count("finished")
+        return len(self.delivered)
 
     @property
     def processing(self) -> int:
@@ -306,7 +314,7 @@ SELECT asked.id::text, c.position_ms, c.position_seq,
     w.touched_ms + w.ttl::bigint * 1000, w.cancelled, w.faulted, w.done,
     w.models, w.max_context_length, w.chat_required_features, w.chat_conformance,
     w.chat_tools_temperature, w.images, w.only_workers, w.ignore_workers, w.trusted_workers,
-    w.validated_backends, w.slow_workers,
+    w.validated_backends, w.slow_workers, w.context_adjustments::text,
     g.id::text, g.worker_id::text, g.worker_name, g.model, g.assigned_max_length,
     g.assigned_max_context_length, g.state, g.cancelled, g.result_state, g.seed, g.finish_reason,
     g.native_finish_reason, g.prompt_tokens, g.completion_tokens, g.reasoning_tokens,
@@ -331,8 +339,8 @@ async def load(database: Database, keys: Keys, request_ids: Sequence[str]) -> di
     for row in rows:
         first.setdefault(row[0], row)
         gens = generations.setdefault(row[0], [])
-        if row[25] is not None:
-            gens.append(GenerationRow(*row[25:]))
+        if row[26] is not None:
+            gens.append(GenerationRow(*row[26:]))
     return {id_: _read(row, tuple(generations[id_])) for id_, row in first.items()}
 
 
@@ -367,6 +375,7 @@ def _read(row: tuple[Any, ...], generations: tuple[GenerationRow, ...]) -> Read:
             faulted,
             done,
             _demand(row[14:25]),
+            None if row[25] is None else row[25].encode(),
             generations,
         ),
         position,

@@ -12,6 +12,7 @@ from events import codec
 from events.base import Event, Position
 from events.keys import Keys
 from events.types import (
+    Adjustment,
     Assigned,
     Cancelled,
     CheckedIn,
@@ -332,6 +333,9 @@ def _one(story: Story, choose: random.Random) -> None:
             models=tuple(choose.sample(MODELS, choose.randint(1, 2))),
             features=tuple(sorted(choose.sample(FEATURES, choose.randint(0, 2)))),
             tools_temperature=choose.choice((None, 0.0, 0.7)),
+            context_adjustments=choose.choice(
+                ((), (Adjustment(before=2048, after=choose.randint(2049, 9000), reason="grow"),))
+            ),
         )
     elif what == "assign" and state["waiting"] > 0:
         story.assign(request, choose.randint(1, 4))

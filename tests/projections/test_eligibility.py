@@ -25,6 +25,7 @@ from projections.eligibility import (
     queue_snapshot,
     servers,
     serving,
+    text_context,
 )
 from projections.log import Log
 from projections.session import Session
@@ -168,6 +169,23 @@ async def test_a_request_found_under_two_models_comes_once_with_both(
     found = await candidates(database, offer(), now_ms=story.ms)
 
     assert [candidate.wanted.models for candidate in found] == [("alpha", "beta"), ("",)]
+
+
+async def test_a_page_does_not_end_between_the_models_of_a_request(
+    given: Given, database: Database
+):
+    """Else the model that serves it would be chosen among some of them only."""
+    story = Story()
+    both = [story.submit(chat=False, models=("alpha", "beta")) for _ in range(3)]
+    given(story)
+
+    pages, after = [], FIRST
+    while page := await candidates(database, offer(), now_ms=story.ms, limit=3, after=after):
+        pages.append([(each.request_id, each.wanted.models) for each in page])
+        after = page[-1].place
+
+    models = ("alpha", "beta")
+    assert pages == [[(both[0], models)], [(both[1], models)], [(both[2], models)]]
 
 
 async def test_requests_for_a_few_workers_do_not_fill_the_pages_of_others(
@@ -323,6 +341,22 @@ def all_rows(connected: Session) -> list[Candidate]:
         )
         for row in rows
     ]
+
+
+async def test_the_largest_context_of_online_text_workers(given: Given, database: Database):
+    story = Story()
+    story.check_in(1, models=("alpha",), max_context_length=1000)
+    story.check_in(2, models=("alpha", "beta"), max_context_length=3000)
+    story.check_in(3, models=("alpha",), max_context_length=9000, prompt_jobs=False)
+    given(story)
+
+    async def most(*models: str, later_ms: int = 0) -> int:
+        now_ms = story.ms + later_ms
+        return await text_context(database, models, now_ms=now_ms, online_window_s=300)
+
+    assert [await most("alpha"), await most("alpha", "other"), await most()] == [3000] * 3
+    assert await most("other") == 0
+    assert await most("alpha", later_ms=301_000) == 0
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from events.base import START, Position
 from events.keys import Keys
+from events.types import Adjustment
 from projections.database import Database
 from projections.session import Session
 from projections.status import StatusLoader, StatusRow, load
@@ -210,6 +212,25 @@ async def test_the_demand_comes_back_as_it_was_submitted(
 
     row = await read(database, keys, request)
     assert row.demand == story.events[0][1].data  # type: ignore[attr-defined]
+
+
+async def test_what_was_changed_of_a_request_is_kept_in_order(
+    given: Given, database: Database, keys: Keys
+):
+    lowered = Adjustment(before=4096, after=2048, reason="worker_max_length")
+    trimmed = Adjustment(before=21000, after=7900, reason="truncate_oldest", dropped_messages=10)
+    story = Story()
+    changed = story.submit(context_adjustments=(lowered, trimmed))
+    as_asked = story.submit()
+
+    given(story)
+
+    kept = (await read(database, keys, changed)).context_adjustments
+    assert json.loads(kept or b"") == [
+        {"from": 4096, "to": 2048, "reason": "worker_max_length"},
+        {"from": 21000, "to": 7900, "reason": "truncate_oldest", "dropped_messages": 10},
+    ]
+    assert (await read(database, keys, as_asked)).context_adjustments is None
 
 
 async def test_before_the_first_event_there_is_only_the_start(url: str, database: Database):
