@@ -8,22 +8,32 @@ from typing import Any
 import falcon.asgi
 import msgspec
 
-from api import errors, health
+from api import errors, health, openapi
 from api.availability import Availability, Queue
 from api.body import BODY_SECONDS, Bodies
 from api.chat import ChatAsync, ChatStatus
+from api.client import Callers, Whitelist
 from api.clock import Clock
+from api.cors import Cors
+from api.description.operations import described
 from api.disconnect import App, CancelOnDisconnect
+from api.gate import Gate
 from api.guard import MemoryGuard
+from api.limits import Limiter
 from api.matcher import Matcher
-from api.status import StatusReader
+from api.models import Models
+from api.status import CHAT, TEXT, StatusReader
 from api.text import Pop, Progress, Submit
+from api.text_requests import TextAsync, TextParameters, TextStatus
 from api.wait import Drain, Watches
 from handlers.accounts import Accounts
 from handlers.errors import RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log
+from handlers.moderation import Moderation
 from handlers.pop import Workers
+from handlers.reference import Reference
+from handlers.timeouts import Timeouts
 from projections.database import Database
 from projections.follow import Follower
 from projections.status import StatusLoader
@@ -43,9 +53,23 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     matcher: Matcher
     availability: Availability
     queue: Queue
+    gate: Gate
+    models: Models
+    reference: Reference
+    moderation: Moderation
+    secret: str
+    """Under which operation fingerprints are kept."""
+    chat_admission: bool
     watches: Watches
     drain: Drain
     guard: MemoryGuard
+    callers: Callers
+    whitelist: Whitelist
+    limiter: Limiter | None
+    """None: nobody is limited."""
+    timeouts: Timeouts
+    node: str
+    """What answers call this process: `<host>:<port>:<version>`."""
     optional: Mapping[str, health.Check] = {}
     """Checks of what the service can do without for a while, by name."""
     max_body: int  # bytes, of a chat request
@@ -60,15 +84,21 @@ def create_app(parts: Parts) -> App:
     """Every route, wrapped so that no handler outlives its client."""
     app: falcon.asgi.App[Any, Any] = falcon.asgi.App()
     errors.install(app)
+    if parts.limiter is not None:
+        app.add_middleware(parts.limiter)
     log, limits, accounts = parts.log, parts.limits, parts.accounts
-    reader = StatusReader(
-        log,
-        parts.loader,
-        parts.follower,
-        parts.availability,
-        parts.queue,
-        parts.clock,
-        stale_seconds=parts.stale_seconds,
+    reader, text_reader = (
+        StatusReader(
+            family,
+            log,
+            parts.loader,
+            parts.follower,
+            parts.availability,
+            parts.queue,
+            parts.clock,
+            stale_seconds=parts.stale_seconds,
+        )
+        for family in (CHAT, TEXT)
     )
     # Clients and workers do not wait for each other's large bodies.
     asked = {"bodies": Bodies(seconds=parts.body_seconds)}
@@ -79,8 +109,13 @@ def create_app(parts: Parts) -> App:
             log,
             limits,
             accounts,
+            parts.gate,
+            parts.models,
+            parts.moderation,
+            parts.reference,
             parts.availability,
-            parts.guard,
+            secret=parts.secret,
+            admission=parts.chat_admission,
             max_body=parts.max_body,
             max_messages=parts.max_messages,
             max_text_bytes=parts.max_text_bytes,
@@ -92,6 +127,27 @@ def create_app(parts: Parts) -> App:
         ChatStatus(log, limits, reader, parts.watches, parts.drain, wait_limit=parts.wait_limit),
     )
     app.add_route(
+        "/v2/generate/text/async",
+        TextAsync(
+            log,
+            limits,
+            parts.gate,
+            parts.moderation,
+            parts.reference,
+            parts.availability,
+            **asked,
+        ),
+    )
+    app.add_route(
+        "/v2/generate/text/status/{request_id}",
+        TextStatus(
+            log, limits, text_reader, parts.watches, parts.drain, wait_limit=parts.wait_limit
+        ),
+    )
+    app.add_route(
+        "/v2/generate/text/request/{request_id}", TextParameters(log, accounts, text_reader)
+    )
+    app.add_route(
         "/v2/generate/text/pop",
         Pop(
             log,
@@ -99,6 +155,8 @@ def create_app(parts: Parts) -> App:
             accounts,
             parts.workers,
             parts.matcher,
+            parts.callers,
+            parts.timeouts,
             wait_limit=parts.wait_limit,
             **worked,
         ),
@@ -111,10 +169,13 @@ def create_app(parts: Parts) -> App:
         "postgres": health.postgres_check(parts.database),
     }
     app.add_route("/health/ready", health.Ready(needed, parts.optional, parts.drain))
-    return CancelOnDisconnect(app)
+    app.add_route("/v2/openapi.json", openapi.OpenApi(described()))
+    app.add_route("/docs", openapi.Docs())
+    app.add_route("/docs/{name}", openapi.DocsFile())
+    return CancelOnDisconnect(Cors(app, node=parts.node))
 
 
-def create_starting_app() -> App:
+def create_starting_app(node: str) -> App:
     """What answers while Redis has never answered yet: alive, not ready, and 503 on every route."""
 
     async def away() -> None:
@@ -128,4 +189,4 @@ def create_starting_app() -> App:
     app.add_route("/health/live", health.Live())
     app.add_route("/health/ready", health.Ready({"redis": away}, {}, Drain()))
     app.add_sink(refuse)
-    return CancelOnDisconnect(app)
+    return CancelOnDisconnect(Cors(app, node=node))

@@ -6,17 +6,22 @@ import asyncio
 from collections import OrderedDict
 
 from api.clock import Clock
+from handlers.errors import DatabaseUnavailable, ReadModelBehind
 from handlers.log import Log
-from projections import eligibility
+from projections import database, eligibility
 from projections.database import Database
-from projections.eligibility import QueueSnapshot, Servers, Wanted
+from projections.eligibility import QueueSnapshot, Servers, Serving, Wanted
 from projections.follow import Follower
 
 _NOBODY_SECONDS = 1.0
 """That nobody can serve it is not kept longer: the next pop may change it."""
 _SURE_SECONDS = 0.3
 _SNAPSHOT_SECONDS = 1.0
+_SERVING_SECONDS = 1.0
 _KEPT = 1000
+
+Served = dict[str, Serving]
+"""By model: those that an online chat worker serves."""
 
 
 class Availability:
@@ -44,6 +49,7 @@ class Availability:
         self._keep_seconds = keep_seconds
         self._known: OrderedDict[Wanted, tuple[float, Servers]] = OrderedDict()
         self._asking: dict[Wanted, asyncio.Task[Servers]] = {}
+        self._served: OrderedDict[tuple[str, ...], tuple[float, Served]] = OrderedDict()
 
     async def servers(self, wanted: Wanted) -> Servers:
         """Who can serve it, as the read model has it.
@@ -62,6 +68,62 @@ class Availability:
         """
         if (await self.servers(wanted)).workers:
             return False
+        return await self._caught_up() and not (await self._ask(wanted)).workers
+
+    async def serving(self, models: tuple[str, ...], *, sure: bool = False) -> Served:
+        """Each of these models that an online chat worker serves.
+
+        What is found is kept for a second; while Postgres is away, for as long as the availability
+        of a request. `sure`, for whoever is about to say that one is not served: only what the read
+        model shows once it has caught up. Raise DatabaseUnavailable, ReadModelBehind,
+        RedisUnavailable.
+        """
+        now = asyncio.get_running_loop().time()
+        known = self._served.get(models)
+        if not sure and known is not None and now < known[0] + _SERVING_SECONDS:
+            return known[1]
+        if sure and not await self._caught_up():
+            raise ReadModelBehind
+        try:
+            served = await eligibility.serving(
+                self._database,
+                models,
+                now_ms=await self._clock.now_ms(),
+                online_window_s=self._online_window,
+            )
+        except database.DatabaseUnavailable as error:
+            if known is not None and now < known[0] + self._keep_seconds:
+                return known[1]
+            raise DatabaseUnavailable from error
+        self._served[models] = (now, served)
+        self._served.move_to_end(models)
+        if len(self._served) > _KEPT:
+            self._served.popitem(last=False)
+        return served
+
+    async def text_context(self, models: tuple[str, ...], *, at_least: int) -> int:
+        """The largest context that an online worker serves text jobs of these models under.
+
+        That it is less than `at_least` is said only of what the read model shows once it has caught
+        up. Raise DatabaseUnavailable, ReadModelBehind, RedisUnavailable.
+        """
+        most = await self._text_context(models)
+        if most < at_least:
+            if not await self._caught_up():
+                raise ReadModelBehind
+            most = await self._text_context(models)
+        return most
+
+    async def _text_context(self, models: tuple[str, ...]) -> int:
+        return await eligibility.text_context(
+            self._database,
+            models,
+            now_ms=await self._clock.now_ms(),
+            online_window_s=self._online_window,
+        )
+
+    async def _caught_up(self) -> bool:
+        """Whether the read model shows, within a moment, all that stands in the log now."""
         keys = self._log.keys
         heads = await asyncio.gather(*(self._log.head(partition) for partition in keys.all()))
         arrived = await asyncio.gather(
@@ -70,7 +132,7 @@ class Availability:
                 for partition, head in zip(keys.all(), heads, strict=True)
             )
         )
-        return all(arrived) and not (await self._ask(wanted)).workers
+        return all(arrived)
 
     async def _ask(self, wanted: Wanted) -> Servers:
         asking = self._asking.get(wanted)

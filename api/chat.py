@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import falcon.asgi
 import msgspec
-import structlog
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from api import auth, disconnect, wait
 from api.availability import Availability
 from api.body import Bodies
 from api.errors import JSON
-from api.guard import MemoryGuard
+from api.gate import Gate, client_agent
 from api.ids import canonical
+from api.models import Models
+from api.queued import queued
 from api.status import Reading, Status, StatusReader
-from handlers.accounts import Account, Accounts
+from events.base import KUDOS
+from handlers.accounts import Accounts
 from handlers.cancel import cancel
-from handlers.chat import pricing, request
+from handlers.chat import context, fingerprint, payload, pricing, request, submission
+from handlers.chat.body import ChatRequest
 from handlers.errors import (
+    ChatAdmissionDisabled,
+    ChatImageStorageUnavailable,
+    ChatKudosCapExceeded,
     DatabaseUnavailable,
     ReadModelBehind,
     RedisUnavailable,
@@ -28,95 +35,162 @@ from handlers.errors import (
 )
 from handlers.limits import Limits
 from handlers.log import Log
-from handlers.submit import NewRequest, submit
-from projections import database
-from projections.eligibility import Wanted
-
-logger = structlog.get_logger()
+from handlers.moderation import Moderation
+from handlers.reference import Reference
+from handlers.submit import Operation, Receipt, repeated, submit
 
 _encode = msgspec.json.Encoder().encode
 _LOOK_SECONDS = 1.0
 """How often a waiting status looks by itself: a hint may have been lost."""
 
 
-class Warning_(msgspec.Struct, frozen=True):  # noqa: N801 - the built-in has the name
-    """One entry of `warnings`."""
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dry run found that the request would run under."""
 
-    code: str
-    message: str
+    models: list[str]
+    prompt: str
+    params: Raw
+    estimated_prompt_tokens: int
+    context_fit: Literal["grow", "reject"]
+    style: None = None
 
 
-class Queued(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a 202."""
+class Priced(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of a 200: nothing new was queued."""
 
-    id: str
     kudos: float
-    message: str | UnsetType = UNSET
-    warnings: list[Warning_] | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    """Of the request that the operation key names."""
+    resolved: Resolved | UnsetType = UNSET
+    """For a dry run."""
 
 
 class ChatAsync:
-    """`POST /v2/generate/chat/async`."""
+    """`POST /v2/generate/chat/async` (spec, Routes: the order of a submission)."""
 
     def __init__(
         self,
         log: Log,
         limits: Limits,
         accounts: Accounts,
+        gate: Gate,
+        models: Models,
+        moderation: Moderation,
+        reference: Reference,
         availability: Availability,
-        guard: MemoryGuard,
         *,
-        max_body: int,
+        secret: str,
+        admission: bool,
         max_messages: int,
         max_text_bytes: int,
+        max_body: int,
         bodies: Bodies,
     ) -> None:
         self._log = log
         self._limits = limits
         self._accounts = accounts
+        self._gate = gate
+        self._models = models
+        self._moderation = moderation
+        self._reference = reference
         self._availability = availability
-        self._guard = guard
-        self._max_body = max_body
+        self._secret = secret
+        self._admission = admission
         self._max_messages = max_messages
         self._max_text_bytes = max_text_bytes
+        self._max_body = max_body
         self._bodies = bodies
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
-        """Queue a request."""
+        """Queue a request, or tell what it would cost."""
+        resp.content_type = JSON
         async with self._bodies.read(req, self._max_body) as raw:
-            new = request.read(
+            asked = request.parse(
                 raw, max_messages=self._max_messages, max_text_bytes=self._max_text_bytes
             )
-        account = await auth.account(req, self._accounts)
-        self._guard.check()
-        receipt = await submit(self._log, self._limits, account, new)
-        warning = await self._warning(account, new)
+        auth.key(req)
+        dry_run = asked.horde.dry_run
+        operation = None if dry_run else self._operation(asked)
+        if operation is not None:
+            known = await auth.account(req, self._accounts)
+            earlier = await repeated(self._log, self._limits, known, operation)
+            if earlier is not None:
+                resp.data = _repeated(earlier)
+                return
+        if not self._admission:
+            raise ChatAdmissionDisabled
+        account = await self._gate.enter(req)
+        await self._gate.check(req, account, 1, asked.models)
+        screened = await self._moderation.messages(
+            asked.messages, asked.models, flagged=account.flagged
+        )
+        bound = await self._models.check(asked.models, asked.models_key)
+        fitted = context.fit(msgspec.structs.replace(asked, messages=screened), bound)
+        request.check_sampling(asked)
+        kudos = self._estimate(asked, fitted)
+        if dry_run:
+            resp.data = _encode(_quoted(asked, fitted, kudos))
+            return
+        if fitted.images:
+            raise ChatImageStorageUnavailable
+        self._gate.room()
+        new = submission.new_request(
+            asked, fitted, kudos=kudos, client_agent=client_agent(req), operation=operation
+        )
+        receipt = await submit(self._log, self._limits, account, new, self._gate.settled)
+        if receipt.repeated:
+            resp.data = _repeated(receipt)
+            return
+        ttl = self._limits.request_ttl
         resp.status = falcon.HTTP_202
-        resp.content_type = JSON
         resp.data = _encode(
-            Queued(
-                id=receipt.request_id,
-                kudos=pricing.quote(new.max_length, new.demand.max_context_length, new.jobs),
-                message=warning.message if warning else UNSET,
-                warnings=[warning] if warning else UNSET,
-            )
+            await queued(self._availability, ttl, account, new, receipt.request_id, kudos)
         )
 
-    async def _warning(self, account: Account, new: NewRequest) -> Warning_ | None:
-        """The request is accepted either way: a warning is for whoever reads the answer."""
-        wanted = Wanted.of(new.demand, user_id=account.id, chat=new.chat, max_length=new.max_length)
-        try:
-            nobody = await self._availability.nobody(wanted)
-        except (Unserved, database.DatabaseUnavailable):
-            return None  # it stands in the log: nothing may turn it into an error now
-        if not nobody:
+    def _operation(self, asked: ChatRequest) -> Operation | None:
+        key = asked.horde.operation_key
+        if key is None:
             return None
-        minutes = self._limits.request_ttl // 60
-        return Warning_(
-            "NoAvailableWorker",
-            "No online worker can serve this request right now. It waits for one, and expires in "
-            f"{minutes} minutes. Asking for fewer tokens may help.",
+        return Operation.of(self._secret, key, fingerprint.of(asked))
+
+    def _estimate(self, asked: ChatRequest, fitted: context.Fitted) -> int:
+        """The estimate in kudos; raise ChatKudosCapExceeded where it passes the request's cap."""
+        kudos = pricing.quote(
+            fitted.max_length,
+            fitted.max_context_length,
+            size=pricing.quoted_size(asked.models, self._reference),
+            images=fitted.images,
         )
+        cap = asked.horde.max_kudos
+        if cap is not None and kudos > cap:
+            raise ChatKudosCapExceeded(
+                f"The request is estimated to cost {kudos} kudos at current pricing; max_kudos "
+                f"allows {cap}."
+            )
+        return kudos
+
+
+def _repeated(receipt: Receipt) -> bytes:
+    return _encode(Priced(id=receipt.request_id, kudos=receipt.kudos / KUDOS))
+
+
+def _quoted(asked: ChatRequest, fitted: context.Fitted, kudos: int) -> Priced:
+    return Priced(
+        kudos=kudos,
+        resolved=Resolved(
+            models=list(asked.models),
+            prompt=fitted.prompt,
+            params=Raw(
+                payload.of(
+                    asked,
+                    max_length=fitted.max_length,
+                    max_context_length=fitted.max_context_length,
+                )
+            ),
+            estimated_prompt_tokens=fitted.estimate,
+            context_fit=fitted.context_fit,
+        ),
+    )
 
 
 class ChatStatus:

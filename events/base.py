@@ -26,6 +26,9 @@ class Position(NamedTuple):
         return f"{self.ms}-{self.seq}"
 
 
+KUDOS = 10_000
+"""One kudos, in the units of every amount in the log and in scripts."""
+
 START = Position(0, 0)
 """Before the first event of every log."""
 
@@ -34,9 +37,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """A fact.
 
     Plain fields travel as stream fields that scripts may read; `data` travels as JSON that they
-    never touch.     `SCRIPT` names the fields that only the script knows when it appends (counters,
-    deadlines). The codec leaves them     out on the way in, the script adds them, and the codec
-    reads them back.
+    never touch. `SCRIPT` names the fields that only the script knows when it appends (counters,
+    deadlines). The codec leaves them out on the way in, the script adds them, and the codec reads
+    them back.
     """
 
     VERSION: ClassVar[int] = 1

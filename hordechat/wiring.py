@@ -4,39 +4,57 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from importlib.metadata import version
 from urllib.parse import urlsplit
 
+from api import limits as rate_limits
 from api.app import Parts
 from api.availability import Availability, Queue
+from api.client import Callers, Whitelist
 from api.clock import Clock
+from api.gate import Gate
 from api.guard import MemoryGuard
 from api.health import Check
 from api.matcher import Matcher
+from api.models import Models
 from api.wait import Drain, Watches
 from events.base import Position
 from events.keys import Keys
+from handlers import moderation
+from handlers import reference as references
 from handlers.accounts import Accounts
+from handlers.addresses import Ranges, networks_of
+from handlers.admission import Settled
 from handlers.log import Log
+from handlers.modes import Modes
 from handlers.pop import Workers
+from handlers.timeouts import Timeouts
 from hordechat.opening import limits_of
 from hordechat.settings import Settings
 from projections import eligibility
 from projections.database import Database
-from projections.follow import Follower
+from projections.follow import NAMES, SETTLER, Follower
 from projections.status import StatusLoader
 
 _MOST_SPREAD = 8
+_SETTLED_SECONDS = 0.3
 
 
 def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
     """Build the parts, nothing running yet."""
     limits = limits_of(settings)
     database = Database(settings.database_url, timeout=settings.database_timeout_seconds)
-    follower = Follower(settings.redis_url, database, log.keys)
+    follower = Follower(settings.redis_url, database, log.keys, (*NAMES, SETTLER))
     clock, drain = Clock(log), drain or Drain()
     watches = Watches(drain)
+    callers = Callers(
+        forwarded=Ranges.of(networks_of(settings.forwarded_allow_ips)),
+        passkeys=[key for key in map(str.strip, settings.proxy_passkeys.split(",")) if key],
+    )
+    whitelist = Whitelist(log, settings.secret, Ranges.of(networks_of(settings.whitelisted_ips)))
 
     def find(
         offer: eligibility.Offer,
@@ -50,6 +68,17 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
             database, offer, now_ms=now_ms, limit=limit, after=after, workers=workers
         )
 
+    accounts, guard = Accounts(log, settings.secret), MemoryGuard(log, settings.memory_limit_bytes)
+    timeouts, modes = Timeouts(log), Modes(log)
+    availability = Availability(
+        log,
+        database,
+        follower,
+        clock,
+        online_window=settings.online_window_seconds,
+        keep_seconds=settings.availability_cache_seconds,
+    )
+    reference = references.opened(settings.text_model_reference)
     matcher = Matcher(
         find,
         _Eligibility(follower, log.keys),
@@ -62,25 +91,41 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
     return Parts(
         log=log,
         limits=limits,
-        accounts=Accounts(log, settings.secret),
+        accounts=accounts,
         workers=Workers(log, limits),
         database=database,
         loader=StatusLoader(database, log.keys),
         follower=follower,
         clock=clock,
         matcher=matcher,
-        availability=Availability(
+        availability=availability,
+        gate=Gate(
             log,
-            database,
-            follower,
-            clock,
-            online_window=settings.online_window_seconds,
-            keep_seconds=settings.availability_cache_seconds,
+            limits,
+            accounts,
+            modes,
+            timeouts,
+            callers,
+            whitelist,
+            guard,
+            _settled(follower),
         ),
+        models=Models(reference, availability),
+        reference=reference,
+        moderation=moderation.Moderation(
+            reference, moderation.opened(settings.replacement_filters)
+        ),
+        secret=settings.secret,
+        chat_admission=settings.chat_admission_enabled,
         queue=Queue(database, clock),
         watches=watches,
         drain=drain,
-        guard=MemoryGuard(log, settings.memory_limit_bytes),
+        guard=guard,
+        callers=callers,
+        whitelist=whitelist,
+        limiter=_limiter(settings, log, callers, whitelist),
+        timeouts=timeouts,
+        node=node(settings),
         optional={"object_store": s3_check(settings.s3_endpoint_url)}
         if settings.s3_endpoint_url
         else {},
@@ -90,6 +135,36 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         wait_limit=settings.wait_limit_seconds,
         stale_seconds=settings.stale_seconds,
     )
+
+
+def node(settings: Settings) -> str:
+    """What answers call this process."""
+    return f"{socket.gethostname()}:{settings.port}:{version('hordechat')}"
+
+
+def _limiter(
+    settings: Settings, log: Log, callers: Callers, whitelist: Whitelist
+) -> rate_limits.Limiter | None:
+    if not settings.rate_limits_enabled:
+        return None
+    rules = rate_limits.rules(
+        text=(settings.text_request_2sec_limit_per_ip, settings.text_request_90min_limit_per_ip),
+        chat=(settings.chat_request_2sec_limit_per_ip, settings.chat_request_90min_limit_per_ip),
+    )
+    return rate_limits.Limiter(log, callers, whitelist, rules, settings.secret)
+
+
+def _settled(follower: Follower) -> Settled:
+    async def settled(heads: Sequence[Position]) -> bool:
+        arrived = await asyncio.gather(
+            *(
+                follower.reached(SETTLER, partition, head, _SETTLED_SECONDS)
+                for partition, head in enumerate(heads)
+            )
+        )
+        return all(arrived)
+
+    return settled
 
 
 class _Eligibility:

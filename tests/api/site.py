@@ -21,6 +21,7 @@ from projections.eligibility import ELIGIBILITY
 from projections.log import Log
 from projections.projector import Projector
 from projections.status import STATUS
+from tests.api import described
 
 MODEL = "test/model"
 SECRET = "a secret of the tests"
@@ -185,11 +186,23 @@ class Site:
 
 @contextlib.asynccontextmanager
 async def opened(
-    redis_url: str, database_url: str, *, around: tuple[str, str] | None = None, **changed: Any
+    redis_url: str,
+    database_url: str,
+    *,
+    around: tuple[str, str] | None = None,
+    served: bool = True,
+    **changed: Any,
 ) -> AsyncIterator[Site]:
-    """A site over these servers. `around` names where projections find them, if not there."""
+    """A site over these servers, and unless not `served` a worker that showed itself once.
+
+    `around` names where projections find the servers, if not there.
+    """
     settings = Settings(
-        redis_url=redis_url, database_url=database_url, secret=SECRET, test=True, **changed
+        redis_url=redis_url,
+        database_url=database_url,
+        secret=SECRET,
+        test=True,
+        **{"rate_limits_enabled": False} | changed,
     )
     projecting = Projecting(*(around or (redis_url, database_url)), settings.partitions)
     log_ = await open_log(settings)
@@ -200,8 +213,12 @@ async def opened(
     async with wiring.running(parts):
         app = create_app(parts)
         transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://test", event_hooks={"response": [described.check]}
+        ) as http:
             site = Site(app, parts, http, client_key, owner_key, projecting)
+            if served:
+                await site.pop()
             await site.project()
             yield site
     projecting.close()

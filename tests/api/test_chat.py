@@ -36,6 +36,8 @@ async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
         "is_possible": True,
         "eligible_workers": 1,
         "eligible_worker_threads": 1,
+        "might_stall": False,
+        "context_adjustments": None,
     }
 
     job = await site.popped()
@@ -99,8 +101,9 @@ async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
 
 
 async def test_a_request_that_nobody_can_serve_is_accepted_with_a_warning(site: Site) -> None:
+    """Its model is served, but no worker takes so long a context."""
     async with site.projected():
-        answer = (await site.submit()).json()
+        answer = (await site.submit(horde={"max_context_length": 100_000})).json()
 
     assert [warning["code"] for warning in answer["warnings"]] == ["NoAvailableWorker"]
     assert answer["message"] == answer["warnings"][0]["message"]
