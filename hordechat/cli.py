@@ -297,14 +297,37 @@ def user() -> None:
 @click.option("--kudos", type=click.FloatRange(min=0), default=0, help="Opening balance.")
 @click.option("--trusted", is_flag=True, help="Workers of this account are trusted.")
 @click.option("--moderator", is_flag=True, help="May moderate.")
-def create(context: Context, name: str, kudos: float, trusted: bool, moderator: bool) -> None:
+@click.option("--flagged", is_flag=True, help="Filters apply to all that this account submits.")
+def create(
+    context: Context, name: str, kudos: float, trusted: bool, moderator: bool, flagged: bool
+) -> None:
     """Open an account and print it as JSON. The API key is shown this once."""
     given = context.settings("user")
     from hordechat import commands
 
     _print_json(
-        commands.user_create(given, name=name, kudos=kudos, trusted=trusted, moderator=moderator)
+        commands.user_create(
+            given, name=name, kudos=kudos, trusted=trusted, moderator=moderator, flagged=flagged
+        )
     )
+
+
+@main.command()
+@_with_data_dir
+@click.argument("name", type=click.Choice(["maintenance"]), required=False)
+@click.argument("switch", type=click.Choice(["on", "off"]), required=False)
+def mode(context: Context, name: str | None, switch: str | None) -> None:
+    """Show the service's modes, or switch one: `mode maintenance on`.
+
+    In maintenance no new requests are taken and waiting ones are cancelled; workers may finish the
+    jobs that they hold.
+    """
+    if name is not None and switch is None:
+        raise click.UsageError(f"Say `mode {name} on` or `mode {name} off`.")
+    given = context.settings("mode")
+    from hordechat import commands
+
+    _print_json(commands.mode(given, maintenance=None if switch is None else switch == "on"))
 
 
 @main.group()
@@ -344,8 +367,15 @@ def check(context: Context, file: str | None, text: str | None) -> None:
     metavar="echo|URL",
     help="What answers: `echo`, or the base URL of an OpenAI-compatible server (http://…/v1).",
 )
+@click.option("--prompts", is_flag=True, help="Take text jobs too, beside chat jobs.")
 def worker(
-    context: Context, url: str | None, api_key: str, name: str, model: str, backend: str
+    context: Context,
+    url: str | None,
+    api_key: str,
+    name: str,
+    model: str,
+    backend: str,
+    prompts: bool,
 ) -> None:
     """Run a worker: declare chat jobs, pop, stream progress, submit."""
     if url is None:
@@ -360,7 +390,9 @@ def worker(
     logs.configure(_load(context.environ(), {}).log_level, "worker")
     from hordechat import commands
 
-    commands.run_worker(url=url, api_key=api_key, name=name, model=model, backend=backend)
+    commands.run_worker(
+        url=url, api_key=api_key, name=name, model=model, backend=backend, prompts=prompts
+    )
 
 
 @main.command()

@@ -5,21 +5,21 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
 from api.health import MayEvict, redis_check
-from events import codec
 from events.base import Position
 from handlers.accounts import open_account, open_anonymous
 from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
 from handlers.janitor import Janitor
 from handlers.log import Log
+from handlers.modes import read_modes, set_modes
 from handlers.replay import read_log, rebuild_state
-from handlers.settle import Settler
 from handlers.verify import verify as compare
 from hordechat.duty import Duty
 from hordechat.opening import CannotOpen, limits_of, open_log
@@ -31,9 +31,6 @@ logger = structlog.get_logger()
 T = TypeVar("T")
 
 AMOUNT = 10_000  # kudos are counted in 10^-4
-SETTLE_COUNT = 500
-SETTLE_BLOCK_MS = 1000
-SETTLE_PAUSE = 0.05  # seconds between runs while busy: nobody waits for it, and runs share scripts
 RETRY_SECONDS = 0.5
 OPERATOR_SECONDS = 30.0
 
@@ -52,8 +49,13 @@ def _with_log(settings: Settings, work: Callable[[Log], Awaitable[T]]) -> T:
 
 def web(settings: Settings, *, host: str, port: int, workers: int) -> None:
     """Serve HTTP until SIGTERM."""
+    from handlers import moderation, reference
     from hordechat.server import serve
 
+    # Its processes read them themselves: what is bad in them is said here, once and in a sentence.
+    with _told_by_name():
+        reference.opened(settings.text_model_reference)
+        moderation.opened(settings.replacement_filters)
     serve(settings, host=host, port=port, workers=workers)
 
 
@@ -98,29 +100,16 @@ def projector(settings: Settings, *, name: str, take: int | None) -> None:
 
 def settler(settings: Settings, *, take: int | None) -> None:
     """Settle until SIGTERM."""
+    from hordechat.settling import settle
 
     async def work(log: Log, partition: int) -> None:
         tail = Tail(settings.redis_url, cluster=not isinstance(log.redis, Link))
         try:
-            await _again(lambda: _settle(log, tail, partition), "settler", partition)
+            await _again(lambda: settle(log, tail, partition), "settler", partition)
         finally:
             await tail.close()
 
     _on_duty(settings, "settler", take, work)
-
-
-async def _settle(log: Log, tail: Tail, partition: int) -> None:
-    settling = Settler(log, partition)
-    after = str(await settling.start())
-    stream = log.keys.events(partition)
-    while True:
-        raw = await tail.read(stream, after, count=SETTLE_COUNT, block_ms=SETTLE_BLOCK_MS)
-        if not raw:
-            continue
-        run = [codec.decode(partition, id_, fields) for id_, fields in raw]
-        await settling.settle(run)
-        after = str(run[-1].position)
-        await asyncio.sleep(SETTLE_PAUSE)
 
 
 def janitor(settings: Settings, *, take: int | None) -> None:
@@ -274,7 +263,13 @@ def _shown(value: bytes) -> str:
 
 
 def user_create(
-    settings: Settings, *, name: str, kudos: float, trusted: bool, moderator: bool
+    settings: Settings,
+    *,
+    name: str,
+    kudos: float,
+    trusted: bool,
+    moderator: bool,
+    flagged: bool = False,
 ) -> dict[str, object]:
     """Open an account; the answer is the only place where its key ever stands."""
 
@@ -286,21 +281,41 @@ def user_create(
             kudos=round(kudos * AMOUNT),
             trusted=trusted,
             moderator=moderator,
+            flagged=flagged,
         )
 
     user_id, api_key = _with_log(settings, work)
     return {"id": user_id, "username": f"{name}#{user_id}", "api_key": api_key}
 
 
-def check_filters(path: str, *, text: str | None) -> None:
-    """Print the replacement filters in a file, one line each, and what they make of `text`."""
-    from handlers import moderation
+def mode(settings: Settings, *, maintenance: bool | None) -> dict[str, bool]:
+    """Switch maintenance, where asked to; return the modes as they are then."""
+
+    async def work(opened: Log) -> dict[str, bool]:
+        if maintenance is not None:
+            await set_modes(opened, limits_of(settings), maintenance=maintenance)
+        return (await read_modes(opened))._asdict()
+
+    return _with_log(settings, work)
+
+
+@contextmanager
+def _told_by_name() -> Iterator[None]:
+    """Say of a file that cannot be used which one it is, and why."""
     from handlers.files import Unreadable
 
     try:
-        filters = moderation.opened(path)()
+        yield
     except Unreadable as error:
         raise CannotOpen(str(error)) from error
+
+
+def check_filters(path: str, *, text: str | None) -> None:
+    """Print the replacement filters in a file, one line each, and what they make of `text`."""
+    from handlers import moderation
+
+    with _told_by_name():
+        filters = moderation.opened(path)()
     for index, rule in enumerate(filters):
         described = " ".join(["", *rule.description.split()])  # on the same line, whatever it is
         print(f"{index}: {rule.pattern.pattern!r} -> {rule.replacement!r}{described}")
@@ -309,13 +324,15 @@ def check_filters(path: str, *, text: str | None) -> None:
         print(f"{text!r} becomes {rewritten!r}" if rewritten != text else f"{text!r} is unchanged")
 
 
-def run_worker(*, url: str, api_key: str, name: str, model: str, backend: str) -> None:
+def run_worker(
+    *, url: str, api_key: str, name: str, model: str, backend: str, prompts: bool
+) -> None:
     """Run the sample worker until SIGTERM."""
     from worker import Refused, run
     from worker.backends import JobFailed
 
     try:
-        asyncio.run(run(url, api_key, name, model, backend))
+        asyncio.run(run(url, api_key, name, model, backend, prompts=prompts))
     except (Refused, JobFailed) as error:
         raise CannotOpen(str(error)) from error
 

@@ -41,6 +41,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict]]:
     stand_in = SimpleNamespace(**{name: record(name) for name in names})
     stand_in.verify = record("verify", answer=False)
     stand_in.demo = record("demo", answer=0)
+    stand_in.mode = record("mode", {"maintenance": False})
     stand_in.user_create = record("user_create", {"id": 1, "username": "a#1", "api_key": "k"})
     monkeypatch.setitem(sys.modules, "hordechat.commands", stand_in)
     monkeypatch.setattr("hordechat.commands", stand_in, raising=False)
@@ -72,6 +73,7 @@ def test_the_commands_are_those_that_operators_rely_on():
     assert {" ".join(path) for path in _all_commands(main)} == {
         "up", "info", "user", "user create", "worker", "settings", "migrate", "web", "projector",
         "settler", "janitor", "rebuild", "verify", "log", "demo", "filters", "filters check",
+        "mode",
     }  # fmt: skip
 
 
@@ -98,8 +100,17 @@ def test_the_commands_are_those_that_operators_rely_on():
         (
             ["user", "create", "anna", "--kudos", "2.5", "--trusted"],
             "user_create",
-            {"name": "anna", "kudos": 2.5, "trusted": True, "moderator": False},
+            {
+                "name": "anna",
+                "kudos": 2.5,
+                "trusted": True,
+                "moderator": False,
+                "flagged": False,
+            },
         ),
+        (["mode"], "mode", {"maintenance": None}),
+        (["mode", "maintenance", "on"], "mode", {"maintenance": True}),
+        (["mode", "maintenance", "off"], "mode", {"maintenance": False}),
     ],
 )
 def test_a_command_calls_its_function(run, calls, args, call, kwargs):
@@ -135,7 +146,14 @@ def test_the_worker_needs_no_servers_but_a_url(run, calls):
         (
             "run_worker",
             (),
-            {"url": "http://h", "api_key": "k", "name": "w", "model": "m", "backend": "echo"},
+            {
+                "url": "http://h",
+                "api_key": "k",
+                "name": "w",
+                "model": "m",
+                "backend": "echo",
+                "prompts": False,
+            },
         )
     ]
 
@@ -160,6 +178,9 @@ def test_without_servers_it_says_what_to_do(run, calls, args, sentence):
     "args",
     [
         ["log", "--request", "../x"],
+        ["mode", "maintenance"],
+        ["mode", "maintenance", "perhaps"],
+        ["mode", "raid", "on"],
         ["projector", "status", "--take", "0"],
         ["up", "--port", "70000"],
         ["worker", "--url", "u", "--api-key", "k", "--name", "w", "--model", "m", "--backend", "x"],

@@ -1,0 +1,49 @@
+"""The settler's loop over one partition: read, carry over, say how far it came.
+
+What it says goes where projectors say it, so that web processes follow it as they follow them.
+"""
+
+import asyncio
+
+import msgspec
+
+from events import codec
+from events.base import Position
+from handlers.log import Log
+from handlers.settle import Settler
+from lua.link import Tail
+from projections.follow import SETTLER
+from projections.projection import Projected
+from projections.projector import channel
+
+COUNT = 500
+BLOCK_MS = 1000
+"""The longest silence, too: a web process that has just begun to listen hears within this."""
+PAUSE = 0.05  # seconds between runs while busy: nobody waits for it long, and runs share scripts
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def settle(log: Log, tail: Tail, partition: int) -> None:
+    """Settle a partition's log as it grows, for ever.
+
+    Raise RedisUnavailable, Rebuilding, OutOfMemory, Unavailable; begin anew then.
+    """
+    settler = Settler(log, partition)
+    reached = await settler.start()
+    await _announce(log, partition, reached)
+    stream = log.keys.events(partition)
+    while True:
+        raw = await tail.read(stream, str(reached), count=COUNT, block_ms=BLOCK_MS)
+        run = [codec.decode(partition, id_, fields) for id_, fields in raw]
+        if run:
+            await settler.settle(run)
+            reached = run[-1].position
+        await _announce(log, partition, reached)
+        if run:
+            await asyncio.sleep(PAUSE)
+
+
+async def _announce(log: Log, partition: int, reached: Position) -> None:
+    message = _encode(Projected(position=str(reached)))
+    await log.read("PUBLISH", channel(SETTLER, partition), message)

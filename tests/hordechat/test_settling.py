@@ -1,0 +1,119 @@
+"""The settler at work beside web processes: what it says lets them refuse, or not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from events.base import Position
+from events.keys import Keys
+from handlers.errors import SettlerBehind, TooManyPrompts
+from handlers.limits import Limits
+from handlers.log import Log
+from handlers.submit import check_concurrency
+from hordechat.settling import settle
+from lua.link import ClusterLink, Link, Tail
+from projections.database import Database
+from projections.follow import SETTLER, Follower
+from tests.handlers.pool import MODEL, Pool
+
+
+@pytest.fixture(params=["one partition", "four on a cluster"])
+def keys(request: pytest.FixtureRequest) -> Keys:
+    return Keys(1 if request.param == "one partition" else 4)
+
+
+@pytest.fixture
+def url(keys: Keys, request: pytest.FixtureRequest) -> str:
+    """Where the log is."""
+    fixture = "redis_url" if keys.partitions == 1 else "cluster_url"
+    return str(request.getfixturevalue(fixture))
+
+
+@pytest.fixture
+async def pool(url: str, keys: Keys) -> AsyncIterator[Pool]:
+    """A pool in which one job of an account may wait."""
+    link = Link(url) if keys.partitions == 1 else ClusterLink(url)
+    log = Log(link, keys, test=True)
+    yield await Pool.opened(log, Limits(concurrency=1, anonymous_concurrency=1))
+    await log.close()
+
+
+@contextlib.asynccontextmanager
+async def settling(pool: Pool, url: str) -> AsyncIterator[None]:
+    """A settler of every partition."""
+    tails = [Tail(url, cluster=pool.log.keys.partitions > 1) for _ in pool.log.keys.all()]
+    tasks = [
+        asyncio.create_task(settle(pool.log, tail, partition))
+        for partition, tail in enumerate(tails)
+    ]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for tail in tails:
+            await tail.close()
+
+
+@contextlib.asynccontextmanager
+async def following(pool: Pool, url: str) -> AsyncIterator[Follower]:
+    """A web process's follower; nothing of this needs its database."""
+    database = Database("postgresql://nobody@127.0.0.1:1/none", timeout=0.1)
+    follower = Follower(url, database, pool.log.keys, (SETTLER,))
+    task = asyncio.create_task(follower.run())
+    try:
+        yield follower
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await database.close()
+
+
+async def _heads(pool: Pool) -> list[Position]:
+    return [await pool.log.head(partition) for partition in pool.log.keys.all()]
+
+
+async def _reached(follower: Follower, heads: Sequence[Position], seconds: float) -> bool:
+    arrived = [
+        follower.reached(SETTLER, partition, head, seconds) for partition, head in enumerate(heads)
+    ]
+    return all(await asyncio.gather(*arrived))
+
+
+async def test_a_newcomer_hears_how_far_an_idle_settler_came(pool: Pool, url: str) -> None:
+    await pool.submit()
+    heads = await _heads(pool)
+    async with settling(pool, url):
+        async with following(pool, url) as early:
+            assert await _reached(early, heads, 5)
+
+        async with following(pool, url) as newcomer:
+            assert await _reached(newcomer, heads, 3)
+
+
+async def test_too_many_is_said_only_behind_the_settler(pool: Pool, url: str) -> None:
+    request_id = await pool.submit()
+    async with following(pool, url) as follower:
+
+        async def settled(heads: Sequence[Position]) -> bool:
+            return await _reached(follower, heads, 0.3)
+
+        async def check() -> None:
+            await check_concurrency(pool.log, pool.limits, pool.client, 1, (MODEL,), settled)
+
+        with pytest.raises(SettlerBehind):
+            await check()
+        async with settling(pool, url):
+            assert await _reached(follower, await _heads(pool), 5)
+            with pytest.raises(TooManyPrompts):
+                await check()
+
+            assert await pool.assign(request_id) is not None
+            await check()
+
+            assert await pool.waiting() == 0
