@@ -1,4 +1,4 @@
-"""`hordechat filters check`: an operator's look at a file before it is in force."""
+"""What an operator is told of the files of filters and models, before they are in force."""
 
 from __future__ import annotations
 
@@ -74,3 +74,16 @@ def test_without_a_file_it_says_what_to_do(tmp_path: Path) -> None:
 
     result = check(str(tmp_path / "missing"))
     assert (result.exit_code, "No such file" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["HORDE_REPLACEMENT_FILTERS", "HORDE_TEXT_MODEL_REFERENCE"])
+def test_the_web_process_does_not_start_with_a_bad_file(file: Path, name: str) -> None:
+    file.write_text("nonsense")
+    servers = {"REDIS_URL": "redis://127.0.0.1:1", "DATABASE_URL": "postgresql://x@127.0.0.1:1/x"}
+
+    result = CliRunner().invoke(
+        main, ["web", "--data-dir", "none"], env=servers | {name: str(file)}
+    )
+
+    assert result.exit_code == 1
+    assert f"Error: {file}: expected a JSON " in result.stderr
