@@ -1,0 +1,94 @@
+"""Bodies that a reader of the document may send as they are. A test does: each is accepted.
+
+All of them speak of one model, so that a worker's example gets a client's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Examples = Mapping[str, Mapping[str, Any]]
+"""Bodies by what they show."""
+
+MODEL = "koboldcpp/Qwen3-8B"
+_GENERATION = "7e7d4a0e-2f0b-4d8a-9d7c-6a1f3c5b8e21"
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a place.",
+        "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string"}},
+            "required": ["place"],
+        },
+    },
+}
+_CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"place":"Utrecht"}'},
+}
+
+CHAT: Examples = {
+    "A question": {
+        "model": MODEL,
+        "messages": [
+            {"role": "system", "content": "Answer in one sentence."},
+            {"role": "user", "content": "Why is the sky blue?"},
+        ],
+        "max_tokens": 200,
+        "stream": True,
+    },
+    "The reply to a tool call": {
+        "models": [MODEL],
+        "messages": [
+            {"role": "user", "content": "Do I need an umbrella in Utrecht?"},
+            {"role": "assistant", "tool_calls": [_CALL]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "Rain until six."},
+        ],
+        "tools": [_TOOL],
+        "temperature": 0.2,
+        "horde": {"conformance": "best_effort"},
+    },
+}
+
+TEXT: Examples = {
+    "A story": {
+        "prompt": "Once upon a time",
+        "params": {"max_length": 120, "temperature": 0.8, "stop_sequence": ["The end"]},
+        "models": [MODEL],
+    },
+}
+
+POP: Examples = {
+    "A worker of chat jobs": {
+        "name": "Attic",
+        "models": [MODEL],
+        "bridge_agent": "hordechat:0.1:example",
+        "threads": 1,
+        "max_length": 2048,
+        "max_context_length": 8192,
+        "chat_jobs": True,
+        "model_id": MODEL,
+        "chat_features": ["tools", "prompt_overflow_refused"],
+        "chat_limits": {"max_context_length": 8192, "max_length": 2048},
+    }
+}
+
+SUBMIT: Examples = {
+    "A reply": {
+        "id": _GENERATION,
+        "model_id": MODEL,
+        "message": {"role": "assistant", "content": "Because air scatters blue light most."},
+        "finish_reason": "stop",
+        "prompt_tokens": 24,
+        "completion_tokens": 9,
+    },
+    "Giving a chat job up": {"id": _GENERATION, "state": "faulted", "model_id": MODEL},
+}
+
+PROGRESS: Examples = {
+    "The first words": {"id": _GENERATION, "seq": 1, "delta": {"content": "Because air"}}
+}

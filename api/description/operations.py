@@ -1,0 +1,407 @@
+"""Every operation of the API.
+
+A route that is not here, or a responder that its route has not, fails tests/api/test_openapi.py; an
+answer that is not told of fails whichever test met it (tests/api/described.py).
+"""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+
+from api import chat, health, modes, openapi, queued, status, text, text_requests, timeouts
+from api.description import examples
+from api.description.document import Held, document
+from api.description.operation import (
+    BODY,
+    COMMAND,
+    KEY,
+    LIMITED,
+    Answer,
+    Link,
+    NotFound,
+    Operation,
+)
+from events.types import Adjustment
+from handlers.chat import body, declaration, payload, reply
+from handlers.errors import (
+    AbortedGen,
+    AdmissionLost,
+    AnonForbiddenWorker,
+    ChatAdmissionDisabled,
+    ChatDeclarationInvalid,
+    ChatImageStorageUnavailable,
+    ChatJobAborted,
+    ChatKudosCapExceeded,
+    ChatModelMismatch,
+    ChatProgressCapReached,
+    ChatProgressNotStreaming,
+    ChatProgressOutOfSequence,
+    ChatProgressUnavailable,
+    ChatRequestConflict,
+    ChatSubmitInvalid,
+    CorruptPrompt,
+    DatabaseUnavailable,
+    DuplicateGen,
+    ExcessiveStopSequence,
+    InvalidExtraSourceImages,
+    InvalidJobID,
+    InvalidPriorityUsername,
+    MaintenanceMode,
+    MissingFullSamplerOrder,
+    MissingPrompt,
+    NoEligibleWorker,
+    NoHordeModSelected,
+    NotAdmin,
+    NotModerator,
+    NulByteInPayload,
+    OnlyServiceAccountProxy,
+    OperationKeyConflict,
+    PromptExceedsContext,
+    ReadModelBehind,
+    RedisUnavailable,
+    RequestNotFound,
+    RequiresTrust,
+    SettlerBehind,
+    SourceImageSizeExceeded,
+    SourceImageUnreadable,
+    TimeoutIP,
+    TokenOverflow,
+    TooManyExtraSourceImages,
+    TooManyPrompts,
+    TooManyStopSequences,
+    UnknownChatModel,
+    UnsupportedChatParameter,
+    WorkerMaintenance,
+    WorkerNotFound,
+    WrongCredentials,
+)
+from handlers.text import payload as text_payload
+from handlers.text import reply as text_reply
+from handlers.text import request as text_request
+from handlers.text import submission
+
+
+class Rewarded(msgspec.Struct, frozen=True):
+    """What a submit earned, in kudos."""
+
+    reward: float
+
+
+class ChatJob(payload.ChatPayload, frozen=True, kw_only=True):
+    """What a chat job asks for."""
+
+    messages: list[body.Message]
+
+
+HELD: Held = {
+    (status.ChatGeneration, "message"): (reply.StoredMessage, None),
+    (status.ChatStatus, "context_adjustments"): (list[Adjustment], None),
+    (chat.Resolved, "params"): (payload.ChatPayload,),
+    (text.Popped, "payload"): (ChatJob, text_payload.Payload, payload.NoJob),
+    (reply.Submit, "generation"): (str,),
+    (reply.Submit, "message"): (reply.ReplyMessage,),
+    (reply.Submit, "finish_reason"): (reply.FinishReason,),
+    (reply.Submit, "native_finish_reason"): (reply.NativeFinishReason,),
+    (reply.Submit, "prompt_tokens"): (reply.Count,),
+    (reply.Submit, "completion_tokens"): (reply.Count,),
+    (reply.Submit, "reasoning_tokens"): (reply.Count,),
+    (reply.Submit, "model_id"): (str,),
+    (reply.Submit, "fault_reason"): (str, None),
+    (reply.Submit, "gen_metadata"): (list[text_reply.Metadata], None),
+}
+
+_CHAT = "Chat requests"
+_TEXT = "Text requests"
+_WORKERS = "Workers"
+_SERVICE = "The service"
+
+_STATUS = (RequestNotFound, RedisUnavailable, DatabaseUnavailable, ReadModelBehind)
+_WAITED = ("Preference-Applied",)
+_QUEUED = (Link("status", chat.ChatStatus.on_get), Link("cancel", chat.ChatStatus.on_delete))
+_TEXT_QUEUED = (
+    Link("status", text_requests.TextStatus.on_get),
+    Link("cancel", text_requests.TextStatus.on_delete),
+    Link("parameters", text_requests.TextParameters.on_get),
+)
+_POPPED = (Link("submit", text.Submit.on_post), Link("progress", text.Progress.on_post))
+
+OPERATIONS = (
+    Operation(
+        path="/v2/generate/chat/async",
+        responder=chat.ChatAsync.on_post,
+        tag=_CHAT,
+        key=True,
+        headers=("Client-Agent", "Proxied-For", "Proxy-Authorization"),
+        body=body.ChatBody,
+        examples=examples.CHAT,
+        answers={
+            202: Answer("Queued.", queued.Queued, links=_QUEUED),
+            200: Answer("Queued before, or only quoted.", chat.Priced),
+        },
+        refusals=LIMITED
+        + BODY
+        + KEY
+        + COMMAND
+        + (
+            UnsupportedChatParameter,
+            ChatRequestConflict,
+            NulByteInPayload,
+            TooManyExtraSourceImages,
+            SourceImageSizeExceeded,
+            SourceImageUnreadable,
+            OperationKeyConflict,
+            ChatAdmissionDisabled,
+            MaintenanceMode,
+            TooManyPrompts,
+            SettlerBehind,
+            TimeoutIP,
+            CorruptPrompt,
+            UnknownChatModel,
+            NoEligibleWorker,
+            PromptExceedsContext,
+            TooManyStopSequences,
+            ExcessiveStopSequence,
+            ChatKudosCapExceeded,
+            ChatImageStorageUnavailable,
+            DatabaseUnavailable,
+            ReadModelBehind,
+            AdmissionLost,
+        ),
+    ),
+    Operation(
+        path="/v2/generate/chat/status/{request_id}",
+        responder=chat.ChatStatus.on_get,
+        tag=_CHAT,
+        headers=("Prefer",),
+        answers={200: Answer("How it stands.", status.ChatStatus, headers=_WAITED)},
+        refusals=LIMITED + _STATUS,
+    ),
+    Operation(
+        path="/v2/generate/chat/status/{request_id}",
+        responder=chat.ChatStatus.on_delete,
+        tag=_CHAT,
+        answers={200: Answer("Cancelled: how it stood before.", status.ChatStatus)},
+        refusals=LIMITED + _STATUS + COMMAND,
+    ),
+    Operation(
+        path="/v2/generate/text/async",
+        responder=text_requests.TextAsync.on_post,
+        tag=_TEXT,
+        key=True,
+        headers=("Client-Agent", "Proxied-For", "Proxy-Authorization"),
+        body=text_request.TextBody,
+        examples=examples.TEXT,
+        answers={
+            202: Answer("Queued.", queued.Queued, links=_TEXT_QUEUED),
+            200: Answer("Only quoted.", text_requests.TextQuoted),
+        },
+        refusals=LIMITED
+        + BODY
+        + KEY
+        + COMMAND
+        + (
+            NulByteInPayload,
+            PromptExceedsContext,
+            MaintenanceMode,
+            OnlyServiceAccountProxy,
+            TooManyExtraSourceImages,
+            MissingPrompt,
+            WorkerNotFound,
+            RequiresTrust,
+            TooManyPrompts,
+            SettlerBehind,
+            TimeoutIP,
+            CorruptPrompt,
+            TokenOverflow,
+            MissingFullSamplerOrder,
+            TooManyStopSequences,
+            ExcessiveStopSequence,
+            InvalidExtraSourceImages,
+            DatabaseUnavailable,
+            ReadModelBehind,
+            AdmissionLost,
+        ),
+    ),
+    Operation(
+        path="/v2/generate/text/status/{request_id}",
+        responder=text_requests.TextStatus.on_get,
+        tag=_TEXT,
+        headers=("Prefer",),
+        answers={200: Answer("How it stands.", status.TextStatus, headers=_WAITED)},
+        refusals=LIMITED + _STATUS,
+    ),
+    Operation(
+        path="/v2/generate/text/status/{request_id}",
+        responder=text_requests.TextStatus.on_delete,
+        tag=_TEXT,
+        answers={200: Answer("Cancelled: how it stood before.", status.TextStatus)},
+        refusals=LIMITED + _STATUS + COMMAND,
+    ),
+    Operation(
+        path="/v2/generate/text/request/{request_id}",
+        responder=text_requests.TextParameters.on_get,
+        tag=_TEXT,
+        key=True,
+        answers={200: Answer("As it was submitted.", submission.Parameters)},
+        refusals=LIMITED + KEY + (RequestNotFound, WrongCredentials),
+    ),
+    Operation(
+        path="/v2/generate/text/pop",
+        responder=text.Pop.on_post,
+        tag=_WORKERS,
+        key=True,
+        headers=("Prefer",),
+        body=declaration.Pop,
+        examples=examples.POP,
+        answers={
+            200: Answer(
+                "A job, or none: then `id` is null.", text.Popped, headers=_WAITED, links=_POPPED
+            )
+        },
+        refusals=LIMITED
+        + BODY
+        + KEY
+        + COMMAND
+        + (
+            AnonForbiddenWorker,
+            ChatDeclarationInvalid,
+            DatabaseUnavailable,
+            InvalidPriorityUsername,
+            NulByteInPayload,
+            TimeoutIP,
+            WorkerMaintenance,
+            WrongCredentials,
+        ),
+    ),
+    Operation(
+        path="/v2/generate/text/submit",
+        responder=text.Submit.on_post,
+        tag=_WORKERS,
+        key=True,
+        body=reply.Submit,
+        examples=examples.SUBMIT,
+        answers={200: Answer("Taken.", Rewarded)},
+        refusals=LIMITED
+        + BODY
+        + KEY
+        + COMMAND
+        + (
+            AbortedGen,
+            ChatModelMismatch,
+            ChatSubmitInvalid,
+            DuplicateGen,
+            InvalidJobID,
+            WrongCredentials,
+        ),
+    ),
+    Operation(
+        path="/v2/generate/text/progress",
+        responder=text.Progress.on_post,
+        tag=_WORKERS,
+        key=True,
+        body=text.ProgressBody,
+        examples=examples.PROGRESS,
+        answers={200: Answer("Taken in, or known already.", text.Accepted)},
+        refusals=LIMITED
+        + BODY
+        + KEY
+        + COMMAND
+        + (
+            ChatJobAborted,
+            ChatProgressCapReached,
+            ChatProgressNotStreaming,
+            ChatProgressOutOfSequence,
+            ChatProgressUnavailable,
+            WrongCredentials,
+        ),
+    ),
+    Operation(
+        path="/v2/status/modes",
+        responder=modes.ModesRoute.on_get,
+        tag=_SERVICE,
+        answers={200: Answer("The modes.", modes.ShownModes)},
+        refusals=LIMITED + (RedisUnavailable,),
+    ),
+    Operation(
+        path="/v2/status/modes",
+        responder=modes.ModesRoute.on_put,
+        tag=_SERVICE,
+        key=True,
+        body=modes.ModesBody,
+        answers={200: Answer("The modes from now on.", modes.ShownModes)},
+        refusals=LIMITED + BODY + KEY + COMMAND + (NoHordeModSelected, NotAdmin),
+    ),
+    Operation(
+        path="/v2/operations/ipaddr",
+        responder=timeouts.TimeoutsRoute.on_get,
+        tag=_SERVICE,
+        key=True,
+        answers={200: Answer("All of them.", list[timeouts.ShownTimeout])},
+        refusals=LIMITED + KEY + COMMAND + (NotModerator,),
+    ),
+    Operation(
+        path="/v2/operations/ipaddr",
+        responder=timeouts.TimeoutsRoute.on_post,
+        tag=_SERVICE,
+        key=True,
+        body=timeouts.TimeoutBody,
+        answers={200: Answer("Set.", timeouts.Done)},
+        refusals=LIMITED + BODY + KEY + COMMAND + (NotModerator,),
+    ),
+    Operation(
+        path="/v2/operations/ipaddr",
+        responder=timeouts.TimeoutsRoute.on_delete,
+        tag=_SERVICE,
+        key=True,
+        body=timeouts.ClearTimeoutBody,
+        answers={200: Answer("Cleared.", timeouts.Done)},
+        refusals=LIMITED + BODY + KEY + (NotModerator,),
+    ),
+    Operation(
+        path="/v2/openapi.json",
+        responder=openapi.OpenApi.on_get,
+        tag=_SERVICE,
+        answers={200: Answer("OpenAPI 3.1.", dict)},
+        refusals=LIMITED,
+    ),
+    Operation(
+        path="/docs",
+        responder=openapi.Docs.on_get,
+        tag=_SERVICE,
+        answers={200: Answer("The page.", content_types=(openapi.HTML,))},
+        refusals=LIMITED,
+    ),
+    Operation(
+        path="/docs/{name}",
+        responder=openapi.DocsFile.on_get,
+        tag=_SERVICE,
+        answers={
+            200: Answer("The file.", content_types=(openapi.CSS, openapi.SCRIPT, openapi.PNG)),
+            404: Answer("No such file.", NotFound),
+        },
+        refusals=LIMITED,
+    ),
+    Operation(
+        path="/health/live",
+        responder=health.Live.on_get,
+        tag=_SERVICE,
+        answers={200: Answer("It is.", health.Alive)},
+    ),
+    Operation(
+        path="/health/ready",
+        responder=health.Ready.on_get,
+        tag=_SERVICE,
+        answers={
+            200: Answer("It can serve.", health.Readiness),
+            503: Answer("It cannot serve now.", health.NotReady, headers=("Retry-After",)),
+        },
+    ),
+)
+
+
+@functools.cache
+def described() -> bytes:
+    """The document of all of these, as it is served."""
+    return msgspec.json.encode(document(OPERATIONS, HELD))

@@ -1,0 +1,124 @@
+"""Calls made up from the served document: none is answered with 5xx, or as it does not tell.
+
+schemathesis runs as its own process against a real server on loopback, with all that a deployment
+has running beside it. A call that fails is printed with the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from hordechat.datadir import free_port
+from hordechat.settling import settle
+from lua.link import Tail
+from tests.api.described import template_of
+from tests.api.site import Site, opened
+
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+)
+SEED = 20
+AMPLE = 100_000
+"""Waiting jobs of an account: a bound on them would hide what comes after it."""
+
+
+class Visited:
+    """An app that notes how each operation was answered."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.answers: Counter[tuple[str, str, int]] = Counter()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def noted(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                method, path = scope["method"], template_of(scope["path"])
+                self.answers[method, path, message["status"]] += 1
+            await send(message)
+
+        await self._app(scope, receive, noted)
+
+
+@asynccontextmanager
+async def deployed(redis_url: str, database_url: str) -> AsyncIterator[tuple[Site, Visited, str]]:
+    """A site behind a port, with everything running: yield it and its URL."""
+    port = free_port()
+    settings = {"concurrency": AMPLE, "rate_limits_enabled": False}
+    async with opened(redis_url, database_url, **settings) as site, site.projected():
+        visited = Visited(site.app)
+        config = uvicorn.Config(visited, port=port, lifespan="off", log_config=None)
+        server = uvicorn.Server(config)
+        tail = Tail(redis_url, cluster=False)
+        settling = asyncio.create_task(settle(site.parts.log, tail, 0))
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        try:
+            yield site, visited, f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            await serving
+            settling.cancel()
+            await asyncio.gather(settling, return_exceptions=True)
+            await tail.close()
+
+
+async def run(site: Site, url: str, folder: Path, *options: str) -> None:
+    """Let schemathesis call the server as an account that submits requests and runs workers."""
+    command = [
+        *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/v2/openapi.json"),
+        *("--checks", ",".join(CHECKS), "--continue-on-failure"),
+        *("--header", f"apikey: {site.owner_key}"),
+        *("--request-timeout", "10", "--seed", str(SEED), "--generation-database", "none"),
+        *("--no-color", "--output-truncate", "false", "--warnings", "off"),
+        *options,
+    ]
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+    assert process.returncode == 0, said.decode()
+
+
+async def test_made_up_calls_are_answered_as_the_document_tells(
+    redis_url: str, migrated_url: str, tmp_path: Path
+) -> None:
+    async with deployed(redis_url, migrated_url) as (site, visited, url):
+        phases = ("--phases", "examples,fuzzing,stateful")
+        await run(site, url, tmp_path, *phases, "--max-examples", "10", "--no-shrink")
+
+    # It came behind the first checks.
+    assert visited.answers["POST", "/v2/generate/chat/async", 202]
+    assert visited.answers["POST", "/v2/generate/text/async", 202]
+    assert visited.answers["POST", "/v2/generate/text/pop", 200]
+    assert visited.answers["POST", "/v2/generate/text/submit", 200]
+    for family in ("chat", "text"):
+        for method in ("GET", "DELETE"):
+            assert visited.answers[method, f"/v2/generate/{family}/status/{{request_id}}", 200]
+
+
+@pytest.mark.soak
+async def test_long_walks_of_made_up_calls_are_answered_as_the_document_tells(
+    redis_url: str, migrated_url: str, tmp_path: Path
+) -> None:
+    async with deployed(redis_url, migrated_url) as (site, _, url):
+        await run(site, url, tmp_path, "--max-examples", "300")
