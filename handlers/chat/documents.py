@@ -221,7 +221,9 @@ def _count_kept_keys(document: Any) -> int:
             values = values.values()
         elif type(values) is not list:
             continue
-        stack.extend(value for value in values if type(value) is dict or type(value) is list)
+        for value in values:  # the inner loop of every submission: quicker than what is shorter
+            if type(value) is dict or type(value) is list:
+                stack.append(value)
     return count
 
 
