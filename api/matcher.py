@@ -53,11 +53,11 @@ _SWEEP_SECONDS = 5.0
 
 
 class Taken(Protocol):
-    """A job that a worker has now."""
+    """One job of a request that a worker has now, or several of them."""
 
     @property
-    def position(self) -> Position:
-        """Of the event that says so."""
+    def positions(self) -> Sequence[Position]:
+        """Of the events that say so, one for each job."""
 
 
 Job = TypeVar("Job", bound=Taken)
@@ -140,8 +140,9 @@ class Matcher:
     ) -> Outcome[Job]:
         """Find a job for `worker`, waiting up to `seconds` for one.
 
-        `take` makes it the worker's, or returns None where it no longer waits. It runs to its end
-        whatever becomes of the caller; if the caller is gone by then, `put_back` gets the job.
+        `take` makes it (and more jobs of the same request, if it likes) the worker's, or returns
+        None where it no longer waits. It runs to its end whatever becomes of the caller; if the
+        caller is gone by then, `put_back` gets the job.
         Raise DatabaseUnavailable, RedisUnavailable, and what `take` raises.
         """
         ends = asyncio.get_running_loop().time() + seconds
@@ -177,7 +178,7 @@ class Matcher:
         if job is None:
             shelf.refused(candidate)
         else:
-            shelf.taken(candidate, job.position)
+            shelf.taken(candidate, job.positions)
         return job
 
     def _orphaned(
@@ -372,12 +373,13 @@ class Shelf:
 
     # what became of a candidate
 
-    def taken(self, candidate: Candidate, position: Position) -> None:
-        """It is the worker's; the read model will show it."""
+    def taken(self, candidate: Candidate, positions: Sequence[Position]) -> None:
+        """So many of its jobs are the worker's; the read model will show it."""
         until = asyncio.get_running_loop().time() + TAKEN_SECONDS
         self._matcher.marks.drop(candidate.request_id)
-        self._matcher.marks.add(candidate.request_id, until, position)
-        if candidate.waiting == 1:
+        for position in positions:
+            self._matcher.marks.add(candidate.request_id, until, position)
+        if candidate.waiting <= len(positions):
             self._rows = [row for row in self._rows if row.request_id != candidate.request_id]
 
     def refused(self, candidate: Candidate) -> None:

@@ -1,13 +1,14 @@
 """What a status answer says, and reading it so that nobody sees less than their own write.
 
 Hot state decides whether a request exists, the read model says what became of it, the content hash
-holds the replies (design section 6, *Status*).
+holds the replies (design section 6, *Status*). Chat and text requests are two families: each is
+unknown to the other's routes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,6 +26,7 @@ from handlers.errors import (
     Unserved,
 )
 from handlers.log import Log
+from handlers.text.reply import CSAM, Metadata, stored
 from projections import database
 from projections.eligibility import Wanted
 from projections.follow import Follower
@@ -35,13 +37,26 @@ CATCH_UP_SECONDS = 0.3
 times out, the answer still comes within a second."""
 
 NO_CONTENT = "The replies cannot be read right now. Ask again in a moment."
-_NULL = Raw(b"null")
+
+Replies = Mapping[str, bytes | None]
+"""What content keeps of each delivered generation, by its id; None where that is gone."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """One delivered reply (text_path_reference.md section 4; spec, Pricing)."""
+    """What a status tells of every reply (text_path_reference.md section 4)."""
 
     id: str
+    worker_id: str
+    worker_name: str
+    model: str
+    seed: int
+    state: str  # ok, censored, csam
+    gen_metadata: list[Metadata]
+
+
+class ChatGeneration(Generation, frozen=True, kw_only=True):
+    """One delivered reply of a chat request (spec, Pricing)."""
+
     message: Raw
     """As the worker submitted it. Null only while Redis is away; then the answer says so."""
     finish_reason: str | None
@@ -51,18 +66,18 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int | None
     charge_basis: str | None
     queue_wait_seconds: float
-    seed: int
-    gen_metadata: list[Any] = []
-    worker_id: str
-    worker_name: str
-    model: str
-    state: str
+
+
+class TextGeneration(Generation, frozen=True, kw_only=True):
+    """One delivered reply of a text request."""
+
+    text: str | None
+    """Null only while Redis is away; then the answer says so."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a status answer."""
+    """What a status tells of every request."""
 
-    generations: list[Generation]
     finished: int
     processing: int
     restarted: int
@@ -75,8 +90,24 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     is_possible: bool
     eligible_workers: int
     eligible_worker_threads: int
+    might_stall: bool
+    """Jobs wait, and no online worker may take one."""
     message: str | UnsetType = UNSET
     """What this answer leaves out, and why."""
+
+
+class ChatStatus(Status, frozen=True, kw_only=True):
+    """The body of a chat request's status."""
+
+    generations: list[ChatGeneration]
+    context_adjustments: Raw
+    """Entries of `handlers.chat.context.Adjustment`; null where nothing was changed."""
+
+
+class TextStatus(Status, frozen=True, kw_only=True):
+    """The body of a text request's status."""
+
+    generations: list[TextGeneration]
 
 
 class Hot(NamedTuple):
@@ -85,6 +116,8 @@ class Hot(NamedTuple):
     position: Position
     generations: tuple[str, ...]
     done: bool
+    user_id: int
+    jobs: int
 
 
 class Reading(NamedTuple):
@@ -102,13 +135,23 @@ class _Outlook(NamedTuple):
     threads: int
     queue_position: int
     wait_time: int
+    might_stall: bool
+
+
+class Family(NamedTuple):
+    """How requests of one kind are told."""
+
+    chat: bool
+    shape: Callable[[StatusRow, _Outlook, Replies, str | UnsetType], Status]
+    """From the row, what may become of it, its replies, and what the answer leaves out."""
 
 
 class StatusReader:
-    """Reads and shapes the status of one request at a time."""
+    """Reads and shapes the status of one request of its family at a time."""
 
     def __init__(
         self,
+        family: Family,
         log: Log,
         loader: StatusLoader,
         follower: Follower,
@@ -118,6 +161,7 @@ class StatusReader:
         *,
         stale_seconds: float,
     ) -> None:
+        self._family = family
         self._log = log
         self._loader = loader
         self._follower = follower
@@ -127,15 +171,22 @@ class StatusReader:
         self._stale_seconds = stale_seconds
 
     async def hot(self, request_id: str) -> Hot:
-        """Whether there is such a chat request. Raise RequestNotFound, RedisUnavailable."""
-        state, chat, position, generations = await self._log.read(
-            "HMGET", self._log.keys.request(request_id), "state", "chat", "position", "generations"
+        """Whether there is such a request. Raise RequestNotFound, RedisUnavailable."""
+        state, chat, position, generations, user, jobs = await self._log.read(
+            "HMGET",
+            self._log.keys.request(request_id),
+            "state",
+            "chat",
+            "position",
+            "generations",
+            "user",
+            "jobs",
         )
-        if state is None or state == b"abandoned" or chat != b"1":
+        if state is None or state == b"abandoned" or (chat == b"1") != self._family.chat:
             raise RequestNotFound
         known = generations.decode()
         ids = tuple(known.split(",")) if known else ()
-        return Hot(Position.parse(position), ids, state == b"done")
+        return Hot(Position.parse(position), ids, state == b"done", int(user), int(jobs))
 
     async def read(self, request_id: str, hot: Hot | None = None) -> Reading:
         """The status, never older than what was acknowledged before the call.
@@ -151,23 +202,17 @@ class StatusReader:
         row, replies = await asyncio.gather(
             self._caught_up(request_id, hot.position), self._replies(request_id, hot.generations)
         )
-        finished = [each for each in row.generations if each.state == "finished"]
+        finished = row.delivered
         # Since the first look at hot state more may have come in.
         missing = [each.id for each in finished if replies.get(each.id) is None]
         if missing:
-            replies |= await self._replies(request_id, missing)
-        generations = []
-        for each in finished:
-            reply = replies.get(each.id)
-            if reply is None:  # the request expired meanwhile, or its content was lost
-                raise RequestNotFound
-            generations.append(_generation(row, each, Raw(reply)))
-        status = _status(row, generations, await self._outlook(row))
+            replies = {**replies, **await self._replies(request_id, missing)}
+        if any(replies.get(each.id) is None for each in finished):
+            raise RequestNotFound  # it expired meanwhile, or its content was lost
+        status = self._family.shape(row, await self._outlook(row), replies, UNSET)
         return Reading(status, hot.position)
 
-    async def _replies(
-        self, request_id: str, generation_ids: Sequence[str]
-    ) -> dict[str, bytes | None]:
+    async def _replies(self, request_id: str, generation_ids: Sequence[str]) -> Replies:
         if not generation_ids:
             return {}
         fields = [f"reply:{each}" for each in generation_ids]
@@ -204,17 +249,14 @@ class StatusReader:
         except (DatabaseUnavailable, TimeoutError):
             raise away from None
         row = read.row
-        if row is None or not row.chat:
+        if row is None or row.chat != self._family.chat:
             raise away  # it may be newer than the model
-        generations = [
-            _generation(row, each, _NULL) for each in row.generations if each.state == "finished"
-        ]
-        outlook = _Outlook(row.done or row.processing > 0, 0, 0, 0, 0)
-        return _status(row, generations, outlook, message=NO_CONTENT)
+        outlook = _unknown(is_possible=row.done or row.processing > 0)
+        return self._family.shape(row, outlook, {}, NO_CONTENT)
 
     async def _outlook(self, row: StatusRow) -> _Outlook:
         if row.done:
-            return _Outlook(not row.faulted, 0, 0, 0, 0)
+            return _unknown(is_possible=not row.faulted)
         wanted = Wanted.of(
             row.demand, user_id=row.user_id, chat=row.chat, max_length=row.max_length
         )
@@ -223,13 +265,14 @@ class StatusReader:
             position, seconds = await self._place(row, servers.threads)
         except (Unserved, database.DatabaseUnavailable):
             # An estimate: its lack is no reason to hold the answer back.
-            return _Outlook(row.processing > 0, 0, 0, 0, 0)
+            return _unknown(is_possible=row.processing > 0)
         return _Outlook(
             servers.workers > 0 or row.processing > 0,
             servers.workers,
             servers.threads,
             position,
             round(seconds + self._remaining(row)),
+            might_stall=row.waiting > 0 and not servers.threads,
         )
 
     async def _place(self, row: StatusRow, threads: int) -> tuple[int, float]:
@@ -260,45 +303,82 @@ class StatusReader:
         )
 
 
-def _generation(row: StatusRow, each: GenerationRow, message: Raw) -> Generation:
-    return Generation(
-        id=each.id,
-        message=message,
-        finish_reason=each.finish_reason,
-        native_finish_reason=each.native_finish_reason,
-        prompt_tokens=each.prompt_tokens,
-        completion_tokens=each.completion_tokens,
-        reasoning_tokens=each.reasoning_tokens,
-        charge_basis=each.charge_basis,
-        queue_wait_seconds=row.queue_wait_seconds(each),
-        seed=each.seed or 0,
-        worker_id=each.worker_id,
-        worker_name=each.worker_name,
-        model=each.model,
-        state=each.result_state or "ok",
-    )
+def _unknown(*, is_possible: bool) -> _Outlook:
+    """The outlook where nothing waits, or who could serve it cannot be said now."""
+    return _Outlook(is_possible, 0, 0, 0, 0, might_stall=False)
 
 
-def _status(
-    row: StatusRow,
-    generations: list[Generation],
-    outlook: _Outlook,
-    *,
-    message: str | UnsetType = UNSET,
-) -> Status:
-    return Status(
+def _chat(
+    row: StatusRow, outlook: _Outlook, replies: Replies, message: str | UnsetType
+) -> ChatStatus:
+    generations = [
+        ChatGeneration(
+            **_delivered(each),
+            message=Raw(replies.get(each.id) or b"null"),
+            finish_reason=each.finish_reason,
+            native_finish_reason=each.native_finish_reason,
+            prompt_tokens=each.prompt_tokens,
+            completion_tokens=each.completion_tokens,
+            reasoning_tokens=each.reasoning_tokens,
+            charge_basis=each.charge_basis,
+            queue_wait_seconds=row.queue_wait_seconds(each),
+            gen_metadata=[CSAM] if each.result_state == CSAM.value else [],
+        )
+        for each in row.delivered
+    ]
+    return ChatStatus(
+        **_standing(row, outlook, message),
         generations=generations,
-        finished=row.finished,
-        processing=row.processing,
-        restarted=row.restarted,
-        waiting=row.waiting,
-        done=row.done,
-        faulted=row.faulted,
-        wait_time=outlook.wait_time,
-        queue_position=outlook.queue_position,
-        kudos=0.0,
-        is_possible=outlook.is_possible,
-        eligible_workers=outlook.workers,
-        eligible_worker_threads=outlook.threads,
-        message=message,
+        context_adjustments=Raw(row.context_adjustments or b"null"),
     )
+
+
+def _text(
+    row: StatusRow, outlook: _Outlook, replies: Replies, message: str | UnsetType
+) -> TextStatus:
+    generations = []
+    for each in row.delivered:
+        raw = replies.get(each.id)
+        reply = None if raw is None else stored(raw)
+        generations.append(
+            TextGeneration(
+                **_delivered(each),
+                text=None if reply is None else reply.text,
+                gen_metadata=[] if reply is None else reply.gen_metadata,
+            )
+        )
+    return TextStatus(**_standing(row, outlook, message), generations=generations)
+
+
+CHAT = Family(True, _chat)
+TEXT = Family(False, _text)
+
+
+def _delivered(each: GenerationRow) -> dict[str, Any]:
+    return {
+        "id": each.id,
+        "worker_id": each.worker_id,
+        "worker_name": each.worker_name,
+        "model": each.model,
+        "seed": each.seed or 0,
+        "state": each.result_state or "ok",
+    }
+
+
+def _standing(row: StatusRow, outlook: _Outlook, message: str | UnsetType) -> dict[str, Any]:
+    return {
+        "finished": row.finished,
+        "processing": row.processing,
+        "restarted": row.restarted,
+        "waiting": row.waiting,
+        "done": row.done,
+        "faulted": row.faulted,
+        "wait_time": outlook.wait_time,
+        "queue_position": outlook.queue_position,
+        "kudos": 0.0,
+        "is_possible": outlook.is_possible,
+        "eligible_workers": outlook.workers,
+        "eligible_worker_threads": outlook.threads,
+        "might_stall": outlook.might_stall,
+        "message": message,
+    }

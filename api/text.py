@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import random
 from typing import Annotated, Any, NamedTuple
 
 import falcon.asgi
@@ -11,9 +13,11 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from api import auth, disconnect, wait
 from api.body import Bodies
+from api.client import Callers
 from api.errors import JSON
 from api.ids import canonical
 from api.matcher import Matcher, Outcome
+from events.base import Position
 from events.types import Declaration
 from handlers import reply as replies
 from handlers.accounts import Accounts
@@ -32,8 +36,10 @@ from handlers.limits import Limits
 from handlers.log import Log, persist
 from handlers.pop import Assignment, Worker, Workers, assign, give_back
 from handlers.progress import Posts
+from handlers.text import reply as text_reply
+from handlers.timeouts import Timeouts
 from projections import eligibility
-from projections.eligibility import Candidate, Offer
+from projections.eligibility import ANY_MODEL, Candidate, Offer
 
 POP_BODY_BYTES = 2**20
 SUBMIT_BODY_BYTES = 8 * 2**20
@@ -41,6 +47,8 @@ SUBMIT_BODY_BYTES = 8 * 2**20
 PROGRESS_BODY_BYTES = 4 * 2**20
 
 _encode = msgspec.json.Encoder().encode
+
+NO_MESSAGE = "This is a text job: its submit carries a generation, and nothing of a chat reply."
 
 SKIPPED = frozenset(
     {"worker_id", "untrusted", "bridge_version", "max_context_length", "max_length"}
@@ -73,6 +81,8 @@ class Pop:
         accounts: Accounts,
         workers: Workers,
         matcher: Matcher,
+        callers: Callers,
+        timeouts: Timeouts,
         *,
         wait_limit: int,
         bodies: Bodies,
@@ -82,6 +92,8 @@ class Pop:
         self._accounts = accounts
         self._workers = workers
         self._matcher = matcher
+        self._callers = callers
+        self._timeouts = timeouts
         self._wait_limit = wait_limit
         self._bodies = bodies
 
@@ -90,6 +102,7 @@ class Pop:
         async with self._bodies.read(req, POP_BODY_BYTES) as raw:
             _read(raw)  # a body that is none is refused before its sender is asked for
         owner = await auth.worker_owner(req, self._accounts)
+        await self._timeouts.check(self._callers.remote(req))
         declared = _declared(raw, owner.username)
         seconds = wait.preferred(req, self._wait_limit)
         if seconds:
@@ -99,22 +112,15 @@ class Pop:
         shelf.prepare()
         worker = await self._workers.check_in(owner, declared.name, declared.declaration)
 
-        async def take(candidate: Candidate) -> Assignment | None:
-            return await assign(
-                self._log,
-                self._limits,
-                worker,
-                declared.declaration,
-                candidate.request_id,
-                candidate.wanted.models[0],
-            )
+        async def take(candidate: Candidate) -> Hand | None:
+            return await self._take(worker, declared, candidate)
 
         outcome = await self._matcher.pop(
             shelf, _seen(worker, offer), seconds, take, self._put_back
         )
-        job = outcome.job
-        if job is not None:
-            disconnect.unless_delivered(req.scope, lambda: self._put_back(job))
+        hand = outcome.job
+        if hand is not None:
+            disconnect.unless_delivered(req.scope, lambda: self._put_back(hand))
         elif worker.maintenance:
             raise WorkerMaintenance
         if seconds:
@@ -122,15 +128,71 @@ class Pop:
         resp.content_type = JSON
         resp.data = _encode(_popped(outcome))
 
-    def _put_back(self, job: Assignment) -> None:
-        """The worker is gone: the next one gets its job."""
-        self._log.later(persist(lambda: give_back(self._log, job.request_id, job.generation_id)))
+    async def _take(self, worker: Worker, declared: _Declared, candidate: Candidate) -> Hand | None:
+        """Try for as many jobs of the request as the worker asked for; None where none waits.
+
+        All get the same model. Raise RedisUnavailable where that is why there is none.
+        """
+        chat, models = candidate.wanted.chat, candidate.wanted.models
+        if chat:
+            model, declaration, count = models[0], declared.declaration, 1
+        else:
+            model = random.choice(declared.models if models == (ANY_MODEL,) else models)  # noqa: S311 - no secret
+            declaration, count = declared.for_text, min(declared.amount, candidate.waiting)
+        tries = await asyncio.gather(
+            *(
+                assign(self._log, self._limits, worker, declaration, candidate.request_id, model)
+                for _ in range(count)
+            ),
+            return_exceptions=True,
+        )
+        jobs = tuple(each for each in tries if isinstance(each, Assignment))
+        if jobs:
+            return Hand(jobs, chat)
+        for each in tries:
+            if isinstance(each, BaseException):
+                raise each
+        return None
+
+    def _put_back(self, hand: Hand) -> None:
+        """The worker is gone: the next one gets its jobs."""
+        for job in hand.jobs:
+            self._log.later(persist(functools.partial(self._give_back, job)))
+
+    async def _give_back(self, job: Assignment) -> None:
+        await give_back(self._log, job.request_id, job.generation_id)
+
+
+class Hand(NamedTuple):
+    """What one pop is handed: jobs of one request, one unless the worker asked for more."""
+
+    jobs: tuple[Assignment, ...]
+    chat: bool
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        """Of their `assigned` events."""
+        return tuple(job.position for job in self.jobs)
 
 
 class _Declared(NamedTuple):
     name: str
     declaration: Declaration
     offer: Offer
+    amount: int
+    """Jobs that it would take at once."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Those that it serves text jobs with."""
+        return self.declaration.models
+
+    @property
+    def for_text(self) -> Declaration:
+        """The same without its chat limits: they do not bound text jobs."""
+        return msgspec.structs.replace(
+            self.declaration, chat_max_length=None, chat_max_context_length=None
+        )
 
 
 # A worker sends the same body again and again, and what it means depends on nothing else.
@@ -156,8 +218,7 @@ def _declared_small(raw: bytes, owner: str) -> _Declared:
 
 def _declare(pop: declaration.Pop, owner: str) -> _Declared:
     name, declared = declaration.declared(pop, owner)
-    # Text jobs are not handed out yet: only the chat part is looked for.
-    return _Declared(name, declared, Offer.of(declared)._replace(models=()))
+    return _Declared(name, declared, Offer.of(declared), pop.amount or 1)
 
 
 def _seen(worker: Worker, offer: Offer) -> eligibility.Worker:
@@ -171,18 +232,19 @@ def _seen(worker: Worker, offer: Offer) -> eligibility.Worker:
     )
 
 
-def _popped(outcome: Outcome[Assignment]) -> Popped:
-    job = outcome.job
-    if job is None:
+def _popped(outcome: Outcome[Hand]) -> Popped:
+    hand = outcome.job
+    if hand is None:
         skipped = {reason: count for reason, count in outcome.skipped.items() if reason in SKIPPED}
         return Popped(payload=payload.NoJob(), skipped=skipped)
+    job = hand.jobs[0]
     return Popped(
-        payload=payload.rendered(job.messages, job.payload),
+        payload=payload.rendered(job.messages, job.payload) if hand.chat else Raw(job.payload),
         id=job.generation_id,
-        ids=[job.generation_id],
+        ids=[each.generation_id for each in hand.jobs],
         model=job.model,
         ttl=job.ttl,
-        chat=True,
+        chat=True if hand.chat else UNSET,
     )
 
 
@@ -199,31 +261,38 @@ class Submit:
         """End a job: with its reply, or by giving it up."""
         async with self._bodies.read(req, SUBMIT_BODY_BYTES) as raw:
             submit = reply.read(raw)
-        if not submit.chat and submit.generation is UNSET:
-            raise BadRequest(documents.INVALID, errors={"generation": "Missing required key"})
+        generated = None if submit.chat else text_reply.read(submit)
         account = await auth.account(req, self._accounts)
         generation_id = canonical(submit.id)
         if generation_id is None:
             raise InvalidJobID
         job = await replies.held(self._log, account, generation_id)
         if submit.faulted:
-            if submit.chat:
+            if job.chat and submit.chat:
                 reply.check_model(submit, job.model)
+            if not job.chat and submit.message is not UNSET:
+                raise ChatSubmitInvalid(NO_MESSAGE)
             await replies.fault(self._log, self._limits, job)
         else:
-            await self._deliver(submit, job)
+            await self._deliver(submit, generated, job)
         resp.content_type = JSON
         resp.data = b'{"reward":0.0}'  # replies have no price yet
 
-    async def _deliver(self, submit: reply.Submit, job: replies.Held) -> None:
+    async def _deliver(
+        self, submit: reply.Submit, generated: text_reply.Generated | None, job: replies.Held
+    ) -> None:
         # Before the reply is looked at: one that came too late is refused as that.
         if job.state == "finished":
             raise DuplicateGen
         if job.state != "pending":
             raise replies.aborted(job)
-        if not job.chat:
-            raise ChatSubmitInvalid("This is a text job: it takes no message.")
-        await replies.submit_reply(self._log, self._limits, job, reply.verified(submit, job.model))
+        if job.chat:
+            stored = reply.verified(submit, job.model)
+        elif generated is None:
+            raise ChatSubmitInvalid(NO_MESSAGE)
+        else:
+            stored = text_reply.reply(submit, generated)
+        await replies.submit_reply(self._log, self._limits, job, stored)
 
 
 class Delta(msgspec.Struct, frozen=True):

@@ -89,7 +89,6 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     allow_downgrade: bool
     disable_batching: bool
-    webhook: bool
     proxied: bool  # it names an account behind the caller's
     images: int
 
@@ -121,6 +120,8 @@ def read(raw: bytes) -> TextRequest:
     _refuse_nul(raw, body)
     if body.style is not UNSET:
         raise _unserved("style", "Styles are not available here: send prompt, params and models.")
+    if body.webhook is not UNSET:
+        raise _unserved("webhook", "Webhooks are not available here: read the status instead.")
     models = tuple(dict.fromkeys(body.models))
     if len(models) > MAX_MODELS:
         reason = f"Expected at most {MAX_MODELS} different models"
@@ -139,7 +140,6 @@ def read(raw: bytes) -> TextRequest:
         dry_run=body.dry_run,
         allow_downgrade=body.allow_downgrade,
         disable_batching=body.disable_batching,
-        webhook=body.webhook is not UNSET,
         proxied=body.proxied_account is not UNSET,
         images=0 if images is UNSET else len(images),
     )
@@ -174,12 +174,6 @@ def _with_distinct_stops(params: Params) -> Params:
 
 
 # the later checks, in the order of section 3.3
-
-
-def check_webhook(request: TextRequest) -> None:
-    """Raise BadRequest for a webhook: nobody would be called."""
-    if request.webhook:
-        raise _unserved("webhook", "Webhooks are not available here: read the status instead.")
 
 
 def check_proxy(request: TextRequest) -> None:

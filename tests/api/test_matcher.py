@@ -40,7 +40,7 @@ class Job(NamedTuple):
     """What a worker got."""
 
     request_id: str
-    position: Position
+    positions: tuple[Position, ...]
 
 
 class Clock:
@@ -106,7 +106,7 @@ class Pool:
             await self.taking.wait()
             if chosen.request_id in self.refuses:
                 return None
-            return Job(chosen.request_id, Position(len(self.tried), 0))
+            return Job(chosen.request_id, (Position(len(self.tried), 0),))
 
         worker = Worker(name, 2, trusted=False, offer=OFFER)
         shelf = self.matcher.shelf(OFFER)

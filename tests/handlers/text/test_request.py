@@ -72,7 +72,6 @@ def test_a_prompt_alone_gets_every_default() -> None:
         dry_run=False,
         allow_downgrade=False,
         disable_batching=False,
-        webhook=False,
         proxied=False,
         images=0,
     )
@@ -290,7 +289,7 @@ def test_what_is_out_of_scope_is_refused_or_ignored() -> None:
         read(style="a style")
     for url in ("https://example.org/hook", "nonsense", ""):
         with pytest.raises(BadRequest, match="Webhooks"):
-            request.check_webhook(read(webhook=url))
+            read(webhook=url)
     with pytest.raises(OnlyServiceAccountProxy):
         request.check_proxy(read(proxied_account="somebody"))
     with pytest.raises(TooManyExtraSourceImages):
@@ -302,7 +301,7 @@ def test_what_is_out_of_scope_is_refused_or_ignored() -> None:
     plain = read()
     ignored = {"softprompt": "x", "nsfw": False, "extra_slow_workers": True}
     assert read(**ignored, extra_source_images=[]) == plain
-    for check in (request.check_webhook, request.check_proxy, request.check_images):
+    for check in (request.check_proxy, request.check_image_count, request.check_images):
         check(plain)
 
 
