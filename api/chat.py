@@ -105,7 +105,7 @@ class ChatAsync:
         """Queue a request, or tell what it would cost."""
         resp.content_type = JSON
         async with self._bodies.read(req, self._max_body) as raw:
-            asked = request.parse(
+            asked = request.read(
                 raw, max_messages=self._max_messages, max_text_bytes=self._max_text_bytes
             )
         auth.key(req)

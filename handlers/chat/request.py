@@ -14,10 +14,8 @@ from typing import NoReturn
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from events.types import Demand
-from handlers.chat import documents, images, payload, requirements, tools
+from handlers.chat import documents, images, tools
 from handlers.chat.body import (
-    DEFAULT_MAX_CONTEXT_LENGTH,
     DEFAULT_MAX_LENGTH,
     AssistantMessage,
     ChatBody,
@@ -33,7 +31,6 @@ from handlers.chat.body import (
     ToolMessage,
 )
 from handlers.errors import BadRequest, ExcessiveStopSequence, TooManyStopSequences
-from handlers.submit import NewRequest
 
 MAX_STOPS = 128
 MAX_STOP_CHARACTERS = 2000
@@ -50,7 +47,7 @@ NO_JSON = (
 )
 
 
-def parse(
+def read(
     raw: bytes, *, max_messages: int = MAX_MESSAGES, max_text_bytes: int = MAX_TEXT_BYTES
 ) -> ChatRequest:
     """Read the body of a chat request.
@@ -252,42 +249,3 @@ def _check_guards(messages: Sequence[Message], extras: Extras) -> None:
         "json" in text.lower() for text in texts(messages)
     ):
         raise documents.conflict("messages", NO_JSON)
-
-
-def read(
-    raw: bytes, *, max_messages: int = MAX_MESSAGES, max_text_bytes: int = MAX_TEXT_BYTES
-) -> NewRequest:
-    """Read the body and map it onto today's submit: contexts are not sized yet."""
-    request = parse(raw, max_messages=max_messages, max_text_bytes=max_text_bytes)
-    check_sampling(request)
-    horde = request.horde
-    context = max(horde.max_context_length or DEFAULT_MAX_CONTEXT_LENGTH, request.max_length)
-    content = {
-        "messages": payload.messages(request.messages),
-        "payload": payload.of(request, max_length=request.max_length, max_context_length=context),
-    }
-    extras = payload.extras(request.extras)
-    if extras is not None:
-        content["extras"] = extras
-    return NewRequest(
-        chat=True,
-        jobs=1,
-        max_length=request.max_length,
-        stream=request.stream,
-        demand=Demand(
-            models=request.models,
-            max_context_length=context,
-            features=requirements.required_features(request),
-            conformance=horde.conformance,
-            tools_temperature=requirements.tools_temperature(request),
-            images=request.images > 0,
-            only=tuple(horde.only or ()),
-            ignore=tuple(horde.ignore or ()),
-            trusted_workers=horde.trusted_workers,
-            validated_backends=horde.validated_backends,
-            slow_workers=horde.slow_workers,
-            messages=len(request.messages),
-            prompt_bytes=request.text_bytes,
-        ),
-        content=content,
-    )

@@ -27,7 +27,7 @@ def with_text(text: str) -> bytes:
 
 def read(**changed: Any) -> ChatRequest:
     """What the smallest valid body means, changed."""
-    return request.parse(raw(**changed))
+    return request.read(raw(**changed))
 
 
 def function(name: str, **more: Any) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def shows(*parts: Any) -> dict[str, Any]:
 def refusal(kind: type[Refused], body: bytes) -> Refused:
     """How the body is refused, as exactly this kind."""
     with pytest.raises(kind) as refused:
-        request.parse(body)
+        request.read(body)
     assert type(refused.value) is kind
     return refused.value
 

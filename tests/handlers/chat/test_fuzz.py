@@ -152,7 +152,7 @@ def bodies(draw: st.DrawFn) -> bytes:
 def outcome(raw: bytes) -> ChatRequest | Refused:
     """What becomes of a body. Any other exception is a bug."""
     try:
-        read = request.parse(raw)
+        read = request.read(raw)
         request.check_sampling(read)
     except Refused as refused:
         return refused
@@ -196,7 +196,7 @@ def fuzzed(examples: int) -> Callable[..., Any]:
 
 def test_the_bodies_that_are_changed_are_valid() -> None:
     for body in VALID:
-        request.parse(json.dumps(body).encode())
+        request.read(json.dumps(body).encode())
 
 
 @fuzzed(150)

@@ -201,10 +201,10 @@ def test_one_mebibyte_is_the_most_of_all_text_together() -> None:
 
 
 def test_limits_on_messages_and_text_are_settings() -> None:
-    request.parse(raw(messages=[USER, USER]), max_messages=2, max_text_bytes=2)
+    request.read(raw(messages=[USER, USER]), max_messages=2, max_text_bytes=2)
     for limits in ({"max_messages": 1}, {"max_text_bytes": 1}):
         with pytest.raises(UnsupportedChatParameter):
-            request.parse(raw(messages=[USER, USER]), **limits)
+            request.read(raw(messages=[USER, USER]), **limits)
 
 
 # numbers and words
@@ -631,7 +631,7 @@ def test_a_hostile_body_is_refused_in_linear_time(hostile: bytes) -> None:
     started = time.monotonic()
 
     with pytest.raises(Refused):
-        request.parse(hostile)
+        request.read(hostile)
 
     assert time.monotonic() - started < 2
 
@@ -645,7 +645,7 @@ def test_what_is_repeated_of_a_body_is_cut() -> None:
         {"horde": {long: 1}},
     ):
         with pytest.raises(Refused) as refused:
-            request.parse(raw(**changed))
+            request.read(raw(**changed))
 
         assert len(refused.value.message) < 300
         assert len(str(refused.value.extra)) < 600
@@ -659,7 +659,7 @@ def test_the_cost_of_a_byte_does_not_grow_with_the_body() -> None:
     def seconds(body: bytes, times: int) -> float:
         started = time.process_time()
         for _ in range(times):
-            request.parse(body)
+            request.read(body)
         return (time.process_time() - started) / times / len(body)
 
     assert seconds(large, 3) < 3 * seconds(small, 100)
