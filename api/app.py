@@ -22,15 +22,18 @@ from api.guard import MemoryGuard
 from api.limits import Limiter
 from api.matcher import Matcher
 from api.models import Models
+from api.modes import ModesRoute
 from api.status import CHAT, TEXT, StatusReader
 from api.text import Pop, Progress, Submit
 from api.text_requests import TextAsync, TextParameters, TextStatus
+from api.timeouts import TimeoutsRoute
 from api.wait import Drain, Watches
 from handlers.accounts import Accounts
 from handlers.errors import RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.moderation import Moderation
+from handlers.modes import Modes
 from handlers.pop import Workers
 from handlers.reference import Reference
 from handlers.timeouts import Timeouts
@@ -68,6 +71,9 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     limiter: Limiter | None
     """None: nobody is limited."""
     timeouts: Timeouts
+    modes: Modes
+    admins: frozenset[str]
+    """Who may change the modes over HTTP, as `name#id`."""
     node: str
     """What answers call this process: `<host>:<port>:<version>`."""
     optional: Mapping[str, health.Check] = {}
@@ -163,6 +169,12 @@ def create_app(parts: Parts) -> App:
     )
     app.add_route("/v2/generate/text/submit", Submit(log, limits, accounts, **worked))
     app.add_route("/v2/generate/text/progress", Progress(log, limits, accounts, **worked))
+    operated = {"bodies": Bodies(seconds=parts.body_seconds)}
+    app.add_route(
+        "/v2/status/modes",
+        ModesRoute(log, limits, accounts, parts.modes, admins=parts.admins, **operated),
+    )
+    app.add_route("/v2/operations/ipaddr", TimeoutsRoute(accounts, parts.timeouts, **operated))
     app.add_route("/health/live", health.Live())
     needed = {
         "redis": health.redis_check(log),

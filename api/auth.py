@@ -5,18 +5,31 @@ from __future__ import annotations
 import falcon.asgi
 
 from handlers.accounts import Account, Accounts
-from handlers.errors import AnonForbiddenWorker, InvalidAPIKey
+from handlers.chat import documents
+from handlers.errors import AnonForbiddenWorker, BadRequest, InvalidAPIKey, NotModerator
 
-_MOST = 256
+LONGEST_KEY = 256
 """Characters. No key of ours is a tenth as long, and what is looked up is kept for a while."""
+_MISSING = "Missing required parameter in the HTTP headers"
+
+
+def key(req: falcon.asgi.Request) -> str:
+    """The caller's API key, whoever it may belong to.
+
+    Raise BadRequest without the header: like a key that a body lacks, it is told by its name.
+    """
+    sent = req.get_header("apikey")
+    if sent is None:
+        raise BadRequest(documents.INVALID, errors={"apikey": _MISSING})
+    return sent
 
 
 async def account(req: falcon.asgi.Request, accounts: Accounts) -> Account:
-    """The caller's account; raise InvalidAPIKey without a key, or for one of nobody."""
-    key = req.get_header("apikey")
-    if not key or len(key) > _MOST:
+    """The caller's account; raise InvalidAPIKey for a key of nobody, the empty one too."""
+    sent = key(req)
+    if not sent or len(sent) > LONGEST_KEY:
         raise InvalidAPIKey
-    return await accounts.find(key)
+    return await accounts.find(sent)
 
 
 async def worker_owner(req: falcon.asgi.Request, accounts: Accounts) -> Account:
@@ -25,3 +38,11 @@ async def worker_owner(req: falcon.asgi.Request, accounts: Accounts) -> Account:
     if owner.anonymous:
         raise AnonForbiddenWorker
     return owner
+
+
+async def moderator(req: falcon.asgi.Request, accounts: Accounts) -> Account:
+    """The caller as a moderator; raise NotModerator for anyone else."""
+    caller = await account(req, accounts)
+    if not caller.moderator:
+        raise NotModerator
+    return caller

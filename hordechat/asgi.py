@@ -38,7 +38,7 @@ class Service:
         self.drain = Drain()
         self.on_fatal: Callable[[], object] = lambda: None
         self._settings = settings
-        self._starting = create_starting_app()
+        self._starting = create_starting_app(wiring.node(settings))
         self._app: App | None = None
         self._life: asyncio.Task[None] | None = None
         self._ends = asyncio.Event()

@@ -331,6 +331,45 @@ def mode(context: Context, name: str | None, switch: str | None) -> None:
 
 
 @main.group()
+def timeout() -> None:
+    """Shut addresses out for a while: they may neither submit requests nor pop jobs."""
+
+
+@timeout.command("set")
+@_with_data_dir
+@click.argument("address")
+@click.option("--minutes", type=click.IntRange(min=1), required=True, help="For so long from now.")
+def timeout_set(context: Context, address: str, minutes: int) -> None:
+    """Put ADDRESS, or a network in CIDR notation, into timeout, and print it as JSON."""
+    given = context.settings("timeout")
+    from hordechat import commands
+
+    _print_json(commands.timeout_set(given, address=address, minutes=minutes))
+
+
+@timeout.command("list")
+@_with_data_dir
+def timeout_list(context: Context) -> None:
+    """Print every timeout as JSON, the one that ends first in front."""
+    given = context.settings("timeout")
+    from hordechat import commands
+
+    _print_json(commands.timeout_list(given))
+
+
+@timeout.command("clear")
+@_with_data_dir
+@click.argument("address")
+def timeout_clear(context: Context, address: str) -> None:
+    """End the timeout of ADDRESS; exit 1 where it has none."""
+    given = context.settings("timeout")
+    from hordechat import commands
+
+    if not commands.timeout_clear(given, address=address):
+        raise click.ClickException(f"There is no timeout of {address}.")
+
+
+@main.group()
 def filters() -> None:
     """Look after replacement filters."""
 

@@ -15,11 +15,13 @@ import structlog
 from api.health import MayEvict, redis_check
 from events.base import Position
 from handlers.accounts import open_account, open_anonymous
+from handlers.addresses import spelled
 from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
 from handlers.janitor import Janitor
 from handlers.log import Log
 from handlers.modes import read_modes, set_modes
 from handlers.replay import read_log, rebuild_state
+from handlers.timeouts import Timeout, Timeouts
 from handlers.verify import verify as compare
 from hordechat.duty import Duty
 from hordechat.opening import CannotOpen, limits_of, open_log
@@ -286,6 +288,27 @@ def user_create(
 
     user_id, api_key = _with_log(settings, work)
     return {"id": user_id, "username": f"{name}#{user_id}", "api_key": api_key}
+
+
+def timeout_set(settings: Settings, *, address: str, minutes: int) -> dict[str, object]:
+    """Put an address or a network into timeout."""
+    timeout = _with_log(settings, lambda opened: Timeouts(opened).set(address, minutes))
+    return _shown_timeout(timeout)
+
+
+def timeout_list(settings: Settings) -> list[dict[str, object]]:
+    """Every timeout."""
+    listed = _with_log(settings, lambda opened: Timeouts(opened).list())
+    return [_shown_timeout(each) for each in listed]
+
+
+def timeout_clear(settings: Settings, *, address: str) -> bool:
+    """End the timeout of an address or a network; whether there was one."""
+    return _with_log(settings, lambda opened: Timeouts(opened).clear(address))
+
+
+def _shown_timeout(timeout: Timeout) -> dict[str, object]:
+    return {"ipaddr": spelled(timeout.network), "seconds": timeout.left}
 
 
 def mode(settings: Settings, *, maintenance: bool | None) -> dict[str, bool]:

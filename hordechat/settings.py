@@ -11,10 +11,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from handlers.addresses import networks_of
+
 _UNPREFIXED = frozenset(
     {"redis_url", "database_url", "s3_endpoint_url", "s3_access_key", "s3_secret_key"}
 )
 _SECRET = frozenset({"s3_secret_key", "secret", "proxy_passkeys"})
+_NETWORKS = ("whitelisted_ips", "forwarded_allow_ips")
+_NOTATIONS = tuple(
+    f"{family}_request_{window}_limit_per_ip"
+    for family in ("text", "chat")
+    for window in ("2sec", "90min")
+)
 _MASK = "***"
 
 
@@ -284,10 +292,26 @@ def load(environ: Mapping[str, str]) -> Settings:
     names = (field.encode_name for field in msgspec.structs.fields(Settings))
     given = {name: environ[name] for name in names if environ.get(name)}
     try:
-        return msgspec.convert(given, Settings, strict=False)
+        found = msgspec.convert(given, Settings, strict=False)
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at `$.")
         raise SettingsError(f"{path.rstrip('`')}: {reason}") from None
+    for field in _NETWORKS:
+        try:
+            networks_of(getattr(found, field))
+        except ValueError as error:
+            raise SettingsError(f"{env_name(field)}: {error}") from None
+    for field in _NOTATIONS:
+        text = getattr(found, field)
+        if text == getattr(Settings(), field):
+            continue
+        from api.notation import items_of  # most commands need no rate limits: it takes 0.2 s
+
+        try:
+            items_of(text)
+        except ValueError as error:
+            raise SettingsError(f"{env_name(field)}: {error}") from None
+    return found
 
 
 def to_environ(settings: Settings) -> dict[str, str]:

@@ -52,7 +52,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
     watches = Watches(drain)
     callers = Callers(
         forwarded=Ranges.of(networks_of(settings.forwarded_allow_ips)),
-        passkeys=[key for key in map(str.strip, settings.proxy_passkeys.split(",")) if key],
+        passkeys=_listed(settings.proxy_passkeys),
     )
     whitelist = Whitelist(log, settings.secret, Ranges.of(networks_of(settings.whitelisted_ips)))
 
@@ -125,6 +125,8 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         whitelist=whitelist,
         limiter=_limiter(settings, log, callers, whitelist),
         timeouts=timeouts,
+        modes=modes,
+        admins=frozenset(_listed(settings.admins)),
         node=node(settings),
         optional={"object_store": s3_check(settings.s3_endpoint_url)}
         if settings.s3_endpoint_url
@@ -135,6 +137,11 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         wait_limit=settings.wait_limit_seconds,
         stale_seconds=settings.stale_seconds,
     )
+
+
+def _listed(text: str) -> list[str]:
+    """The entries of a comma-separated setting."""
+    return [entry for entry in map(str.strip, text.split(",")) if entry]
 
 
 def node(settings: Settings) -> str:

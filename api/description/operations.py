@@ -322,7 +322,7 @@ OPERATIONS = (
         responder=modes.ModesRoute.on_get,
         tag=_SERVICE,
         answers={200: Answer("The modes.", modes.ShownModes)},
-        refusals=LIMITED + (RedisUnavailable,),
+        refusals=(*LIMITED, RedisUnavailable),
     ),
     Operation(
         path="/v2/status/modes",

@@ -42,6 +42,9 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict]]:
     stand_in.verify = record("verify", answer=False)
     stand_in.demo = record("demo", answer=0)
     stand_in.mode = record("mode", {"maintenance": False})
+    stand_in.timeout_set = record("timeout_set", {"ipaddr": "198.51.100.7", "seconds": 540})
+    stand_in.timeout_list = record("timeout_list", [])
+    stand_in.timeout_clear = record("timeout_clear", answer=True)
     stand_in.user_create = record("user_create", {"id": 1, "username": "a#1", "api_key": "k"})
     monkeypatch.setitem(sys.modules, "hordechat.commands", stand_in)
     monkeypatch.setattr("hordechat.commands", stand_in, raising=False)
@@ -66,14 +69,16 @@ def test_every_command_explains_itself(path):
 
     assert result.exit_code == 0
     assert result.stdout.startswith(f"Usage: main {' '.join(path)}")
-    assert "--data-dir" in result.stdout or path in {("demo",), ("user",), ("filters",)}
+    assert "--data-dir" in result.stdout or path in {
+        ("demo",), ("user",), ("filters",), ("timeout",),
+    }  # fmt: skip
 
 
 def test_the_commands_are_those_that_operators_rely_on():
     assert {" ".join(path) for path in _all_commands(main)} == {
         "up", "info", "user", "user create", "worker", "settings", "migrate", "web", "projector",
         "settler", "janitor", "rebuild", "verify", "log", "demo", "filters", "filters check",
-        "mode",
+        "mode", "timeout", "timeout set", "timeout list", "timeout clear",
     }  # fmt: skip
 
 
@@ -111,6 +116,13 @@ def test_the_commands_are_those_that_operators_rely_on():
         (["mode"], "mode", {"maintenance": None}),
         (["mode", "maintenance", "on"], "mode", {"maintenance": True}),
         (["mode", "maintenance", "off"], "mode", {"maintenance": False}),
+        (
+            ["timeout", "set", "198.51.100.7", "--minutes", "9"],
+            "timeout_set",
+            {"address": "198.51.100.7", "minutes": 9},
+        ),
+        (["timeout", "list"], "timeout_list", {}),
+        (["timeout", "clear", "198.51.100.7"], "timeout_clear", {"address": "198.51.100.7"}),
     ],
 )
 def test_a_command_calls_its_function(run, calls, args, call, kwargs):
