@@ -22,6 +22,8 @@ from hordechat.embedded import valkey
 from hordechat.process import Child, Command, running, wait_ready
 
 MODEL = "bench"
+UNLIMITED = {"HORDE_RATE_LIMITS_ENABLED": "false", "HORDE_CONCURRENCY": "100000"}
+"""All load comes from one account at one address."""
 _START_SECONDS = 60.0
 
 
@@ -149,7 +151,7 @@ def service(where: Path) -> Iterator[Target]:
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("HORDE_", "S3_")) and name not in ("REDIS_URL", "DATABASE_URL")
-    }
+    } | UNLIMITED
     hordechat = (sys.executable, "-P", "-m", "hordechat")
     place = ("--data-dir", str(data.path))
     with (where / "up.log").open("ab") as log:

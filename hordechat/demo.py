@@ -40,6 +40,8 @@ _READY_SECONDS = 60.0
 _MOST_STARTS = 4
 _ANSWER_SECONDS = 30.0
 _RELEASE_SECONDS = 5.0
+_AGAIN = {"UnknownChatModel", "NoEligibleWorker", "ReadModelBehind", "TooManyRequests"}
+"""Refusals of a request that came before the read model showed the worker, or too soon after it."""
 _UP_STOP_SECONDS = 60.0
 _WORKER_STOP_SECONDS = 15.0
 _TAIL_LINES = 15
@@ -257,10 +259,10 @@ def _submit(stage: _Stage, http: httpx.Client, worker: "subprocess.Popen[bytes]"
             break
         if worker.poll() is not None:
             raise DemoFailed("the worker ended", stage.worker_log)
-        unseen = told.get("rc") in {"UnknownChatModel", "NoEligibleWorker"}
+        unseen = told.get("rc") in _AGAIN
         if not unseen or time.monotonic() - started > _ANSWER_SECONDS:
             raise DemoFailed(f"the request was answered {answer.status_code} {told}", stage.up_log)
-        time.sleep(0.1)
+        time.sleep(float(answer.headers.get("retry-after", 0.1)))
     stage.done(f"POST /v2/generate/chat/async: 202 {json.dumps(told)}", started)
     request_id: str = told["id"]
     return request_id

@@ -9,17 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import msgspec
 
 from api.app import Parts, create_app
 from events.keys import Keys
 from handlers.accounts import ANONYMOUS_KEY, open_account, open_anonymous
+from handlers.replay import keys_of, read_log
+from handlers.settle import Settler
 from hordechat import wiring
 from hordechat.opening import open_log
 from hordechat.settings import Settings
 from projections import log, session
 from projections.eligibility import ELIGIBILITY
+from projections.follow import SETTLER
 from projections.log import Log
-from projections.projector import Projector
+from projections.projection import Projected
+from projections.projector import Projector, channel
 from projections.status import STATUS
 from tests.api import described
 
@@ -84,6 +89,20 @@ class Site:
             head = await self.parts.log.head(partition)
             for name in ("status", "eligibility"):
                 assert await self.parts.follower.reached(name, partition, head, 5.0)
+
+    async def settle(self) -> None:
+        """Let the settler carry over all that the logs hold, and the process hear of it."""
+        log_ = self.parts.log
+        for _ in log_.keys.all():  # what it appends may have effects elsewhere
+            for partition in log_.keys.all():
+                settler = Settler(log_, partition)
+                async for page in read_log(log_, partition, await settler.start()):
+                    await settler.settle([entry.recorded for entry in page])
+        for partition in log_.keys.all():
+            head = await log_.head(partition)
+            said = msgspec.json.encode(Projected(position=str(head)))
+            while not await self.parts.follower.reached(SETTLER, partition, head, 0.1):
+                await log_.read("PUBLISH", channel(SETTLER, partition), said)
 
     @contextlib.asynccontextmanager
     async def projected(self) -> AsyncIterator[None]:
@@ -176,6 +195,15 @@ class Site:
         if isinstance(body, bytes):
             return await self.http.post(path, content=body, headers=sent)
         return await self.http.post(path, json=body, headers=sent)
+
+    async def state(self) -> dict[str, Any]:
+        """All that is stored in Redis, but for rate limits: what a refusal must not touch."""
+        found: dict[str, Any] = {}
+        for partition in self.parts.log.keys.all():
+            for key in await keys_of(self.parts.log, partition, "state", "ephemeral", "durable"):
+                if "horde:limit:" not in key:
+                    found[key] = await self.parts.log.read("DUMP", key)
+        return found
 
     async def log_length(self) -> int:
         """How many events there are."""
