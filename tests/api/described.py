@@ -92,9 +92,21 @@ def _validators(template: str, method: str, status: int) -> dict[str, Any]:
     response = document()["paths"][template][method]["responses"][str(status)]
     if "$ref" in response:
         response = document()["components"]["responses"][response["$ref"].rpartition("/")[2]]
+    components = {**document()["components"], "schemas": _closed()}
     return {
         content_type: jsonschema_rs.Draft202012Validator(
-            {"components": document()["components"], **media["schema"]}
+            {"components": components, **media["schema"]}
         )
         for content_type, media in response["content"].items()
+    }
+
+
+@functools.cache
+def _closed() -> Json:
+    """The schemas without room for what they do not name. Refusals are told of in parts."""
+    return {
+        name: schema
+        if name == "Refusal" or "properties" not in schema
+        else {"additionalProperties": False, **schema}
+        for name, schema in document()["components"]["schemas"].items()
     }

@@ -165,6 +165,7 @@ async def test_every_example_is_accepted(site: Site) -> None:
     [
         (200, b'{"accepted_seq":1,"cancelled":false}', None),
         (200, b'{"accepted_seq":"1","cancelled":false}', "is not of type"),
+        (200, b'{"accepted_seq":1,"cancelled":false,"more":1}', "Additional properties"),
         (202, b'{"accepted_seq":1,"cancelled":false}', "this status is not described"),
         (404, b'{"message":"No.","rc":"ChatJobAborted"}', None),
         (404, b'{"message":"No.","rc":"RequestNotFound"}', "is not one of"),
