@@ -20,7 +20,6 @@ from handlers.log import Log
 
 logger = structlog.get_logger()
 
-KEEP_SECONDS = 1.0
 PAGE = 100
 """Requests looked at at once: enough to share round trips, too few to hold up anyone else."""
 
@@ -32,13 +31,14 @@ class State(NamedTuple):
 
 
 class Modes:
-    """The modes as a busy process asks for them: read once a second.
+    """The modes as a busy process asks for them: read once in `keep_seconds`.
 
     Under the test setting they are read each time.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, *, keep_seconds: float = 1.0) -> None:
         self._log = log
+        self._keep_seconds = 0.0 if log.test else keep_seconds
         self._known = State(maintenance=False)
         self._known_until = float("-inf")
 
@@ -47,7 +47,7 @@ class Modes:
         now = asyncio.get_running_loop().time()
         if now >= self._known_until:
             self._known = await read_modes(self._log)
-            self._known_until = now if self._log.test else now + KEEP_SECONDS
+            self._known_until = now + self._keep_seconds
         return self._known
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import random
 
 from handlers import errors
+from handlers.accounts import ANONYMOUS_KEY, Account
+from handlers.admission import admit, never_settled
+from handlers.modes import set_modes
 from handlers.pop import Assignment, give_back
-from tests.handlers.pool import Pool
+from handlers.submit import Operation
+from tests.handlers.pool import MODEL, Pool, operation_of, request_of
 
 WORKERS = ("a", "b", "c", "d")
+MODELS = ((MODEL,), (MODEL, "b"), ("b",), ())
 CLOCK_STEPS = (0.2, 5, 40, 155, 700, 1250)
 
 
@@ -24,6 +29,8 @@ class Driver:
         self.replied: dict[str, int] = {}
         self._moves = (
             (self.submit, 20),
+            (self.admit, 1),
+            (self.set_modes, 0.4),
             (self.assign, 26),
             (self.reply, 16),
             (self.post, 14),
@@ -53,12 +60,43 @@ class Driver:
     def _job(self) -> Assignment:
         return self.jobs[-1 - min(int(self.random.expovariate(0.25)), len(self.jobs) - 1)]
 
+    async def _account(self) -> Account:
+        anonymous = await self.pool.accounts.find(ANONYMOUS_KEY)
+        return self.random.choice((self.pool.client, self.pool.client, anonymous))
+
+    def _operation(self) -> Operation | None:
+        """Often none; else one of a few keys, nearly always for the same request."""
+        if self.random.random() < 0.6:
+            return None
+        key = f"{self.random.randrange(12):08x}-0000-4000-8000-000000000000"
+        return operation_of(key, "b" * 64 if self.random.random() < 0.1 else "a" * 64)
+
     async def submit(self) -> None:
-        self.requests.append(
-            await self.pool.submit(
-                jobs=self.random.choice((1, 1, 1, 2, 3)), stream=self.random.random() < 0.5
-            )
+        new = request_of(
+            jobs=self.random.choice((1, 1, 1, 2, 3)),
+            stream=self.random.random() < 0.5,
+            models=self.random.choice(MODELS),
         )
+        receipt = await self.pool.submitted(
+            new,
+            account=await self._account(),
+            operation=self._operation(),
+            settled=never_settled,
+        )
+        self.requests.append(receipt.request_id)
+
+    async def admit(self) -> None:
+        """A submission that goes no further."""
+        log, request_id = self.pool.log, self.pool.log.keys.new_request_id()
+        account, operation = await self._account(), self._operation()
+        models = self.random.choice(MODELS)
+        await admit(
+            log, self.pool.limits, account, request_id, 1, models=models, operation=operation
+        )
+
+    async def set_modes(self) -> None:
+        on = self.random.random() < 0.4
+        await set_modes(self.pool.log, self.pool.limits, maintenance=on)
 
     async def assign(self) -> None:
         if not self.requests:

@@ -12,6 +12,7 @@ from events.base import Position
 from events.types import Declaration, Demand, Usage
 from handlers import cancel, pop, progress, reply, submit
 from handlers.accounts import Account, Accounts, open_account, open_anonymous
+from handlers.admission import Settled
 from handlers.janitor import Janitor, Swept
 from handlers.limits import Limits
 from handlers.log import Log
@@ -109,11 +110,12 @@ class Pool:
         *,
         account: Account | None = None,
         operation: submit.Operation | None = None,
+        settled: Settled | None = None,
     ) -> submit.Receipt:
         """Queue a request."""
         new = new._replace(operation=operation)
         account = account or self.client
-        return await submit.submit(self.log, self.limits, account, new, self.settled)
+        return await submit.submit(self.log, self.limits, account, new, settled or self.settled)
 
     async def settled(self, _heads: Sequence[Position]) -> bool:
         """A settler that is quick."""

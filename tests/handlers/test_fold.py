@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from events.keys import EPHEMERAL, STATE
+from handlers.accounts import ANONYMOUS_KEY
 from handlers.log import Log
 from handlers.modes import set_modes
 from handlers.replay import keys_of, rebuild_state
 from handlers.verify import verify
 from lua.link import Link
 from tests.handlers.driver import Driver
+from tests.handlers.invariants import check_settled
 from tests.handlers.pool import Pool, operation_of
 
 
@@ -54,6 +56,8 @@ async def test_any_sequence_of_commands_folds_to_the_live_state(
         for key in await keys_of(pool.log, partition, "state", "durable"):
             assert await pool.log.read("TTL", key) == -1, key
     assert set(driver.replied.values()) <= {1}
+    await pool.settle()
+    await check_settled(pool)
 
 
 async def test_time_ends_every_request_and_frees_every_admission(pool: Pool) -> None:
@@ -70,11 +74,12 @@ async def test_time_ends_every_request_and_frees_every_admission(pool: Pool) -> 
         for partition in pool.log.keys.all()
         for key in await keys_of(pool.log, partition, "state")
     ]
-    for ended in ("horde:request:", "horde:generation:", "horde:due:"):
+    for ended in ("horde:request:", "horde:generation:", "horde:claim:", "horde:due:"):
         assert not [key for key in left if ended in key]
-    account = await pool.hash(pool.log.keys.account(pool.client.id))
-    assert account["waiting"] == "0"
-    assert not [name for name in account if name.startswith("admission:")]
+    for account in (pool.client, await pool.accounts.find(ANONYMOUS_KEY)):
+        fields = await pool.hash(pool.log.keys.account(account.id))
+        assert fields["waiting"] == "0"
+        assert not [name for name in fields if name.startswith(("admission:", "scope:"))]
 
 
 @pytest.mark.parametrize("kind", STATE)

@@ -15,7 +15,8 @@ from handlers.limits import Limits
 from handlers.log import Log
 from lua.link import Link
 from tests.handlers.driver import Driver
-from tests.handlers.pool import DECLARATION, MODEL, Pool
+from tests.handlers.invariants import check_settled
+from tests.handlers.pool import DECLARATION, MODEL, Pool, operation_of, request_of
 from tests.proxy import Proxy
 
 
@@ -60,10 +61,13 @@ async def test_commands_whose_answers_get_lost_take_effect_once(
         (types.Faulted, "generation_id"),
         (types.Admitted, "request_id"),
         (types.Cancelled, "request_id"),
-        (types.Expired, "request_id"),
     ):
         counted = Counter(getattr(event, id_) for event in await _events(pool, kind))
         assert set(counted.values()) <= {1}, kind
+    # The mark that an abandoned admission leaves expires as a request does.
+    expired = Counter(event.request_id for event in await _events(pool, types.Expired))
+    marks = Counter(event.request_id for event in await _events(pool, types.Abandoned))
+    assert all(count <= 1 + marks[id_] for id_, count in expired.items())
 
     held = {job.generation_id for job in driver.jobs}
     freed = {event.generation_id for event in await _events(pool, types.Returned)}
@@ -71,6 +75,8 @@ async def test_commands_whose_answers_get_lost_take_effect_once(
     for event in await _events(pool, types.Assigned):
         assert event.generation_id in held | freed | ended, "assigned to nobody"
 
+    await pool.settle()
+    await check_settled(pool)
     told = set(driver.requests)
     undone = {event.request_id for event in await _events(pool, types.Cancelled | types.Expired)}
     for event in await _events(pool, types.Submitted):
@@ -111,6 +117,24 @@ async def test_a_submit_whose_fate_is_unknown_is_undone(pool: Pool, proxy: Proxy
     assert len(await _events(pool, types.Admitted)) <= admitted + 1
     account = await pool.hash(pool.log.keys.account(pool.client.id))
     assert account["waiting"] == "1"
+
+
+async def test_a_submit_with_an_operation_key_is_left_for_its_client_to_find(
+    pool: Pool, proxy: Proxy
+) -> None:
+    """It will come again with the key, and must not be told of a cancelled request."""
+    await pool.submit()
+    proxy.stall()
+    with pytest.raises(errors.RedisUnavailable):
+        await pool.submit(operation=operation_of())
+    proxy.flow()
+
+    receipt = await pool.submitted(request_of(), operation=operation_of())
+
+    await _background(pool)
+    assert await _events(pool, types.Cancelled) == []
+    assert (await pool.request(receipt.request_id))["waiting"] == "1"
+    assert len(await _events(pool, types.Submitted)) == 2
 
 
 async def _background(pool: Pool) -> None:
