@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Literal
 
 import falcon.asgi
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from api import auth, disconnect, wait
+from api import auth
 from api.availability import Availability
 from api.body import Bodies
 from api.errors import JSON
 from api.gate import Gate, client_agent
-from api.ids import canonical
 from api.models import Models
 from api.queued import queued
-from api.status import Reading, Status, StatusReader
+from api.status_route import StatusRoute
 from events.base import KUDOS
 from handlers.accounts import Accounts
-from handlers.cancel import cancel
 from handlers.chat import context, fingerprint, payload, pricing, request, submission
 from handlers.chat.body import ChatRequest
 from handlers.errors import (
     ChatAdmissionDisabled,
     ChatImageStorageUnavailable,
     ChatKudosCapExceeded,
-    DatabaseUnavailable,
-    ReadModelBehind,
-    RedisUnavailable,
-    RequestNotFound,
-    Unserved,
 )
 from handlers.limits import Limits
 from handlers.log import Log
@@ -40,8 +32,6 @@ from handlers.reference import Reference
 from handlers.submit import Operation, Receipt, repeated, submit
 
 _encode = msgspec.json.Encoder().encode
-_LOOK_SECONDS = 1.0
-"""How often a waiting status looks by itself: a hint may have been lost."""
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,39 +183,14 @@ def _quoted(asked: ChatRequest, fitted: context.Fitted, kudos: int) -> Priced:
     )
 
 
-class ChatStatus:
-    """`GET` and `DELETE /v2/generate/chat/status/{id}`. The id is the capability: no key."""
-
-    def __init__(
-        self,
-        log: Log,
-        limits: Limits,
-        reader: StatusReader,
-        watches: wait.Watches,
-        drain: wait.Drain,
-        *,
-        wait_limit: int,
-    ) -> None:
-        self._log = log
-        self._limits = limits
-        self._reader = reader
-        self._watches = watches
-        self._drain = drain
-        self._wait_limit = wait_limit
+class ChatStatus(StatusRoute):
+    """`GET` and `DELETE /v2/generate/chat/status/{id}`."""
 
     async def on_get(
         self, req: falcon.asgi.Request, resp: falcon.asgi.Response, request_id: str
     ) -> None:
         """The status; with `Prefer: wait=N` once it is done, or N seconds have passed."""
-        id_ = _known(request_id)
-        seconds = wait.preferred(req, self._wait_limit)
-        if not seconds:
-            _answer(resp, (await self._reader.read(id_)).status)
-            return
-        disconnect.watch(req.scope)
-        status = await self._until_done(id_, seconds)
-        wait.applied(resp, seconds)
-        _answer(resp, status)
+        await self.show(req, resp, request_id)
 
     async def on_delete(
         self, _req: falcon.asgi.Request, resp: falcon.asgi.Response, request_id: str
@@ -234,44 +199,4 @@ class ChatStatus:
 
         The cancel is carried out even where that status cannot be read.
         """
-        id_ = _known(request_id)
-        reading: Reading | None = None
-        unread: Unserved | None = None
-        try:
-            reading = await self._reader.read(id_)
-        except (DatabaseUnavailable, ReadModelBehind) as error:
-            unread = error
-        if reading is not None:
-            if reading.position is None:  # asking Redis once more would take as long again
-                raise RedisUnavailable
-            _answer(resp, reading.status)
-        await cancel(self._log, self._limits, id_)
-        if unread is not None:
-            raise unread
-
-    async def _until_done(self, request_id: str, seconds: int) -> Status:
-        """Wait on hot state, and read the status once: nobody is told of the steps between."""
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + seconds
-        with self._watches.watch(request_id) as watch:
-            while True:
-                try:
-                    hot = await self._reader.hot(request_id)
-                except RedisUnavailable:  # what can be said without it is said by the read
-                    return (await self._reader.read(request_id)).status
-                left = ends - loop.time()
-                if hot.done or left <= 0 or self._drain.on:
-                    return (await self._reader.read(request_id, hot)).status
-                await watch.next(min(_LOOK_SECONDS, left))
-
-
-def _known(request_id: str) -> str:
-    id_ = canonical(request_id)
-    if id_ is None:
-        raise RequestNotFound
-    return id_
-
-
-def _answer(resp: falcon.asgi.Response, status: Status) -> None:
-    resp.content_type = JSON
-    resp.data = _encode(status)
+        await self.cancel(resp, request_id)
