@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from bench import report
+from bench import report, validation
 from bench.rig import BenchFailed, Generator, Result, Target, ceilings, facts, folder, service
 
 WARM_UP = 1.0
@@ -53,6 +53,9 @@ def measure(
         return found[name]
 
     take("hello", hello, kind="closed", request="hello", connections=CONNECTIONS)
+    for name, size in (("validate 2 KiB", validation.SMALL), ("validate 1 MiB", validation.LARGE)):
+        report.note(name)
+        found[name] = validation.run(size, seconds)
     saturated = take("store", store, kind="closed", request="store", connections=CONNECTIONS)
     rate = len(saturated.times) / seconds
     take("store, a tenth", store, kind="paced", rate=rate / 10, connections=CONNECTIONS)

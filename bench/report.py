@@ -19,6 +19,7 @@ CYCLE_ROLES = (
 """Whose CPU is the cost of a job. `up` (it passes log lines on) is shown beside it."""
 
 _MOST_CPU = 70.0
+_MOST_READ = 1.5
 _AIM_CPU = 45.0
 _LEAST_PROGRESS = 0.6
 _MOST_HAND_OVER = 8.0
@@ -94,7 +95,16 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
         (len(one.times) / one.seconds) / (len(store.times) / store.seconds)
         for one, store in zip(results["progress post"], results["store"], strict=True)
     )
+    small, large = (
+        [sum(one.cpu.values()) / len(one.times) / one.more["bytes"] for one in results[name]]
+        for name in ("validate 2 KiB", "validate 1 MiB")
+    )
+    linear = statistics.median(one / other for one, other in zip(large, small, strict=True))
     targets = [
+        _target(
+            "validation of a body of 2 KiB: CPU, × hello", ratios["validate 2 KiB"], most=_MOST_READ
+        ),
+        _target("validation: CPU for a byte of 1 MiB, × for a byte of 2 KiB", linear, most=1.0),
         _target("job, saturated: CPU, × hello", ratios["job, saturated"], most=_MOST_CPU),
         _target("progress post: ops/s, × store", progress, least=_LEAST_PROGRESS),
         _target(
