@@ -78,8 +78,14 @@ def test_every_key_is_of_exactly_one_kind(partitions: int) -> None:
             keys.claim(7, REQUEST),
             keys.modes(),
         ],
-        "ephemeral": [keys.content(REQUEST), keys.lease(REQUEST), keys.stream(REQUEST)],
-        "durable": [keys.events(0), keys.control(0), keys.delete_retry(0)],
+        "ephemeral": [
+            keys.content(REQUEST),
+            keys.lease(REQUEST),
+            keys.stream(REQUEST),
+            keys.limit(REQUEST),
+            keys.whitelist("ab" * 32),
+        ],
+        "durable": [keys.events(0), keys.control(0), keys.delete_retry(0), keys.ip_timeouts()],
     }
 
     for kind, names in made.items():

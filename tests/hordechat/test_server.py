@@ -190,6 +190,23 @@ def test_connections_are_kept_between_requests_also_after_a_refusal(web: Web) ->
         assert client.get("/health/live").json() == {"status": "ok"}
 
 
+def test_a_call_too_many_is_refused_and_what_follows_its_body_is_answered(web: Web) -> None:
+    size = 5 * 2**20
+    head = f"PUT /v2/status/modes HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
+    with httpx.Client(base_url=web.url) as client:
+        statuses = {client.put("/v2/status/modes", content=b"{").status_code for _ in range(30)}
+    assert statuses == {400}
+    with web.connection() as opened:
+        opened.sendall(head.encode() + b"GET /nonsense HTTP/1.1\r\n\r\n")
+        opened.sendall(b"x" * (size - 26))
+        opened.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answers = b""
+        while chunk := opened.recv(65536):
+            answers += chunk
+
+    assert [part[:4] for part in answers.split(b"HTTP/1.1 ")] == [b"", b"429 ", b"200 "]
+
+
 def test_a_head_without_end_is_cut(web: Web) -> None:
     with web.connection() as opened:
         opened.sendall(b"GET / HTTP/1.1\r\nx-long: ")
