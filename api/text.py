@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
+from collections.abc import Coroutine
 from typing import Annotated, Any, NamedTuple
 
 import falcon.asgi
@@ -139,13 +140,14 @@ class Pop:
         else:
             model = random.choice(declared.models if models == (ANY_MODEL,) else models)  # noqa: S311 - no secret
             declaration, count = declared.for_text, min(declared.amount, candidate.waiting)
-        tries = await asyncio.gather(
-            *(
-                assign(self._log, self._limits, worker, declaration, candidate.request_id, model)
-                for _ in range(count)
-            ),
-            return_exceptions=True,
-        )
+
+        def one() -> Coroutine[Any, Any, Assignment | None]:
+            return assign(self._log, self._limits, worker, declaration, candidate.request_id, model)
+
+        if count == 1:
+            job = await one()
+            return None if job is None else Hand((job,), chat)
+        tries = await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True)
         jobs = tuple(each for each in tries if isinstance(each, Assignment))
         if jobs:
             return Hand(jobs, chat)
