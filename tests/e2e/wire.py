@@ -59,9 +59,12 @@ class Http:
     ) -> Answer:
         """Send, and read the whole answer; `wait` goes into Prefer and is added to the deadline.
 
-        Raise NoAnswer.
+        A body of bytes is sent as it is. Raise NoAnswer.
         """
-        content = b"" if body is None else json.dumps(body).encode()
+        if isinstance(body, bytes):
+            content = body
+        else:
+            content = b"" if body is None else json.dumps(body).encode()
         head = [f"{method} {path} HTTP/1.1", "host: test", f"content-length: {len(content)}"]
         if self._key:
             head.append(f"apikey: {self._key}")
