@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -47,6 +47,9 @@ CLOCK_MS = 5
 REFUSED_SECONDS = 1.0
 """The same for a candidate that did not hold: as read, its row was older than its refusal."""
 FORGOTTEN_SECONDS = 60.0
+MOST_LISTED = 50_000
+"""Models on all shelves together: those that were not used for longest make room. A worker may list
+200, other ones on each pop."""
 _READS = 4
 _TRIES = 64
 _SWEEP_SECONDS = 5.0
@@ -107,7 +110,8 @@ class Matcher:
         self.drain = drain
         self.spread = spread
         self.marks = _Marks()
-        self._shelves: dict[Offer, Shelf] = {}
+        self._shelves: OrderedDict[Offer, Shelf] = OrderedDict()  # the last used one behind
+        self._listed = 0
         self._by_model: dict[str, set[Shelf]] = {}
         self._swept = 0.0
 
@@ -119,8 +123,13 @@ class Matcher:
         shelf = self._shelves.get(offer)
         if shelf is None:
             shelf = self._shelves[offer] = Shelf(self, offer)
-            for model in _models(offer):
+            models = _models(offer)
+            self._listed += len(models)
+            for model in models:
                 self._by_model.setdefault(model, set()).add(shelf)
+            if self._listed > MOST_LISTED:
+                self._make_room()
+        self._shelves.move_to_end(offer)
         shelf.used_at = now
         return shelf
 
@@ -202,11 +211,28 @@ class Matcher:
         self.marks.sweep(now)
         for offer, shelf in list(self._shelves.items()):
             if now - shelf.used_at > FORGOTTEN_SECONDS and not shelf.busy:
-                del self._shelves[offer]
-                for model in _models(offer):
-                    self._by_model[model].discard(shelf)
-                    if not self._by_model[model]:
-                        del self._by_model[model]
+                self._drop(offer, shelf)
+
+    def _make_room(self) -> None:
+        """Forget the shelves that were not used for longest, but for those that are in use.
+
+        More than are too many, so that not every new one has to look for room.
+        """
+        *others, _newest = self._shelves.items()
+        for offer, shelf in others:
+            if self._listed <= MOST_LISTED * 9 // 10:
+                return
+            if not shelf.busy:
+                self._drop(offer, shelf)
+
+    def _drop(self, offer: Offer, shelf: Shelf) -> None:
+        del self._shelves[offer]
+        models = _models(offer)
+        self._listed -= len(models)
+        for model in models:
+            self._by_model[model].discard(shelf)
+            if not self._by_model[model]:
+                del self._by_model[model]
 
 
 def _models(offer: Offer) -> set[str]:

@@ -96,6 +96,7 @@ class Pool:
         self.tried: list[str] = []
         self.refuses: set[str] = set()
         self.put_back: list[str] = []
+        self.at_a_time = 1
         self.taking = asyncio.Event()
         self.taking.set()
 
@@ -106,7 +107,8 @@ class Pool:
             await self.taking.wait()
             if chosen.request_id in self.refuses:
                 return None
-            return Job(chosen.request_id, (Position(len(self.tried), 0),))
+            jobs = min(self.at_a_time, chosen.waiting)
+            return Job(chosen.request_id, tuple(Position(len(self.tried), n) for n in range(jobs)))
 
         worker = Worker(name, 2, trusted=False, offer=OFFER)
         shelf = self.matcher.shelf(OFFER)
@@ -248,6 +250,14 @@ async def test_a_request_of_several_jobs_is_handed_out_as_often() -> None:
     pool = Pool(candidate(1, waiting=3))
 
     assert [await pool.popped() for _ in range(4)] == [1, 1, 1, None]
+
+
+async def test_jobs_that_were_taken_together_are_not_offered_again() -> None:
+    pool = Pool(candidate(1, waiting=3), candidate(2, waiting=2))
+    pool.at_a_time = 2
+
+    assert [await pool.popped() for _ in range(4)] == [1, 1, 2, None]
+    assert len(pool.tried) == 3
 
 
 async def test_rows_for_others_are_skipped_counted_and_paged_past() -> None:
@@ -434,3 +444,20 @@ async def test_shelves_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(pool.matcher._shelves) == [OFFER._replace(chat_model="other")]
     assert list(pool.matcher._by_model) == ["other"]
     assert len(pool.matcher.marks) == 0
+
+
+async def test_offers_that_change_with_each_pop_do_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matching, "MOST_LISTED", 100)
+    pool = Pool()
+    waiting = asyncio.create_task(pool.popped(wait=5))
+    await pool.in_line(1)
+
+    for n in range(200):
+        pool.matcher.shelf(OFFER._replace(models=(f"a{n}", f"b{n}")))
+
+    assert len(pool.matcher._by_model) <= 101
+    assert len(pool.matcher._shelves) < 40
+    pool.arrives(candidate(1))
+    assert await waiting == 1  # those that somebody waits at are kept

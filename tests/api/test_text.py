@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 
 from tests.api.asgi_client import Call
-from tests.api.site import MODEL, POP, Site
+from tests.api.site import MODEL, POP, Site, opened
+from tests.proxy import Proxy
 from tests.spec import spec
 
 PROMPT = "Once upon a time"
@@ -464,3 +465,24 @@ async def test_stored_parameters_are_told_to_the_key_that_submitted_them(any_sit
     ):
         answer = await site.http.get(path, headers={} if key is None else {"apikey": key})
         assert (answer.status_code, answer.json()["rc"]) == (status_code, rc)
+
+
+async def test_without_redis_the_status_is_told_without_the_texts(
+    redis_url: str, migrated_url: str
+) -> None:
+    async with Proxy.before(redis_url) as redis:
+        around = (redis_url, migrated_url)
+        async with opened(redis.url, migrated_url, around=around) as site:
+            request_id, chat_id = await queued(site), await site.queued()
+            await reply(site, (await site.popped(chat_jobs=False))["id"])
+            await site.project()
+            redis.stall()
+
+            told = await status(site, request_id)
+            chat = await site.http.get(f"/v2/generate/text/status/{chat_id}")
+
+            redis.flow()
+    assert (told["done"], told["finished"], told["might_stall"]) == (True, 1, False)
+    assert told["generations"][0]["text"] is None
+    assert told["message"]
+    assert (chat.status_code, chat.json()["rc"]) == (503, "RedisUnavailable")
