@@ -8,6 +8,7 @@ marks; tests/test_spec.py holds it to them, and every item to at least one test.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -245,6 +246,7 @@ def places() -> Iterator[Place]:
             yield Place(section, number)
 
 
+@functools.cache
 def marked() -> dict[Place, list[str]]:
     """Tests by the items that they are marked with, as `file::test`."""
     found: dict[Place, list[str]] = {}
