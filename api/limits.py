@@ -24,6 +24,7 @@ import hashlib
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -36,14 +37,17 @@ from api.notation import items_of
 from handlers.accounts import ANONYMOUS_KEY, digest_of
 from handlers.errors import RedisUnavailable, TooManyRequests
 from handlers.log import Log
-from lua.link import Unavailable
+from lua.link import Deadline, Unavailable
 from lua.scripts import ScriptFailed
 
 TEXT_ASYNC = "/v2/generate/text/async"
 CHAT_ASYNC = "/v2/generate/chat/async"
 
-WAIT_SECONDS = 0.25
+WAIT_SECONDS = 0.1
 """For Redis. What comes after the limits waits for it, too, and has a second in all."""
+_WAIT_PARTS = 5
+"""Several turns of a busy loop: what is slow must be Redis, or nobody would be limited when it
+matters most."""
 LONGEST_RETRY_SECONDS = 120
 _DIGEST_BYTES = 14
 _PARTITION_DIGITS = 4
@@ -53,7 +57,8 @@ _KEPT = 8192
 Items = tuple[RateLimitItem, ...]
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True, eq=False)  # each is one of a kind, and quick to hash
+class Rule:
     """One budget of one route."""
 
     whose: str
@@ -153,7 +158,7 @@ class Limiter:
         if not rules or req.method == "OPTIONS":
             return
         try:
-            async with asyncio.timeout(WAIT_SECONDS):
+            with Deadline(WAIT_SECONDS, parts=_WAIT_PARTS):
                 told = await self._count(await self._windows(req, template, rules))
         except (TimeoutError, RedisUnavailable, Unavailable, ScriptFailed):
             return

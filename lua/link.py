@@ -37,6 +37,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 __all__ = [
     "ClusterLink",
+    "Deadline",
     "Link",
     "Redis",
     "ResponseError",
@@ -172,7 +173,7 @@ class Link:
     async def _run(self, connection: AbstractConnection, batch: list[_Waiting]) -> None:
         sent = False
         try:
-            with _Deadline(self._timeout):
+            with Deadline(self._timeout):
                 if not connection.is_connected or connection._reader.at_eof():  # type: ignore[union-attr]
                     await connection.disconnect(nowait=True)
                     await connection.connect()  # type: ignore[no-untyped-call]
@@ -221,15 +222,16 @@ class Link:
             self._waiting.clear()
 
 
-class _Deadline:
+class Deadline:
     """Raises TimeoutError in its task after `seconds` of a loop that runs.
 
-    Two halves, the second counted from when the first is noticed: a loop that was starved finds the
+    In parts, each counted from when the one before is noticed: a loop that was starved finds the
     answer in its socket before it gives up. Lighter than `asyncio.timeout`, too, once a batch.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._half = seconds / 2
+    def __init__(self, seconds: float, *, parts: int = 2) -> None:
+        self._part = seconds / parts
+        self._left = parts
         self._over = False
 
     def __enter__(self) -> None:
@@ -237,19 +239,20 @@ class _Deadline:
         task = asyncio.current_task(self._loop)
         assert task is not None  # noqa: S101 - batches are tasks
         self._task = task
-        self._timer = self._loop.call_later(self._half, self._first)
+        self._timer = self._loop.call_later(self._part, self._noticed)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._timer.cancel()
         if self._over and kind is asyncio.CancelledError and self._task.uncancel() == 0:
             raise TimeoutError("Redis does not answer")
 
-    def _first(self) -> None:
-        self._timer = self._loop.call_later(self._half, self._second)
-
-    def _second(self) -> None:
-        self._over = True
-        self._task.cancel()
+    def _noticed(self) -> None:
+        self._left -= 1
+        if self._left:
+            self._timer = self._loop.call_later(self._part, self._noticed)
+        else:
+            self._over = True
+            self._task.cancel()
 
 
 class ClusterLink:

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api import notation
+from api import limits, notation
+from api.description.operations import OPERATIONS
 from handlers.accounts import open_account
 from hordechat import settings
 from hordechat.settings import Settings, SettingsError
@@ -347,6 +348,12 @@ async def test_without_redis_nobody_is_limited_and_the_route_answers_within_a_se
 def test_a_setting_that_cannot_be_read_is_named_at_the_start(variable: str, value: str) -> None:
     with pytest.raises(SettingsError, match=f"^{variable}: "):
         settings.load({variable: value})
+
+
+def test_every_rule_is_of_a_route_that_there_is() -> None:
+    table = limits.rules(text=("1/second", "1/minute"), chat=("", ""))
+
+    assert {path for path, _ in table} <= {each.path for each in OPERATIONS}
 
 
 def test_limits_are_written_in_flask_limiter_s_notation() -> None:
