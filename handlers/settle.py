@@ -43,122 +43,155 @@ class Effect(msgspec.Struct, frozen=True):
     position: Position
 
 
+class Count(msgspec.Struct, frozen=True):
+    """So many jobs of a request wait now; counts of one account are carried together."""
+
+    partition: int
+    user_id: int
+    request_id: str
+    waiting: int
+    source: int
+    position: Position
+
+
 class _Source(TypedDict):
     source: int
     source_position: str
 
 
-def effects_of(keys: Keys, recorded: Recorded) -> list[Effect]:
+def effects_of(keys: Keys, recorded: Recorded) -> list[Effect | Count]:  # noqa: PLR0911 - an arm an event
     """What a source event changes elsewhere.
 
     The payer's waiting jobs are counted, a done or abandoned request frees its admission, one that
     is gone its operation key, and a fault counts against its worker.
     """
-    event, position = recorded.event, recorded.position
-    source: _Source = {"source": recorded.partition, "source_position": str(position)}
+    event = recorded.event
     match event:
         case types.Assigned():
-            return [_counted(keys, event, event.waiting, source, position)]
+            return [_count(keys, recorded, event, event.waiting)]
         case types.SubmittedReply():
-            return [_released(keys, event, source, position)] if event.done else []
-        case types.Returned() | types.Cancelled() | types.Faulted():
-            # What a cancelled request has in flight does not wait again.
-            waiting = 0 if isinstance(event, types.Cancelled) else event.waiting
-            effects = [
-                _released(keys, event, source, position)
-                if event.done
-                else _counted(keys, event, waiting, source, position)
-            ]
-            if isinstance(event, types.Faulted):
-                effects.append(_aborted(keys, event, source, position))
-            return effects
+            return [_released(keys, recorded, event)] if event.done else []
+        case types.Returned():
+            return [_left(keys, recorded, event, event.waiting)]
+        case types.Cancelled():  # what it has in flight does not wait again
+            return [_left(keys, recorded, event, 0)]
+        case types.Faulted():
+            left = _left(keys, recorded, event, event.waiting)
+            return [left, _aborted(keys, recorded, event)]
         case types.Expired():
-            effects = [_released(keys, event, source, position)] if event.done else []
-            return effects + _unclaimed(keys, event, source, position)
+            released = [_released(keys, recorded, event)] if event.done else []
+            return [*released, *_unclaimed(keys, recorded, event)]
         case types.Abandoned():
-            released = _released(keys, event, source, position)
-            return [released, *_unclaimed(keys, event, source, position)]
+            released = [_released(keys, recorded, event)]
+            return [*released, *_unclaimed(keys, recorded, event)]
         case _:
             return []
 
 
-OfRequest = (
-    types.Assigned
-    | types.SubmittedReply
+def _count(
+    keys: Keys,
+    recorded: Recorded,
+    event: types.Assigned | types.Returned | types.Cancelled | types.Faulted,
+    waiting: int,
+) -> Count:
+    return Count(
+        keys.of_account(event.user_id),
+        event.user_id,
+        event.request_id,
+        waiting,
+        recorded.partition,
+        recorded.position,
+    )
+
+
+def _left(
+    keys: Keys,
+    recorded: Recorded,
+    event: types.Returned | types.Cancelled | types.Faulted,
+    waiting: int,
+) -> Effect | Count:
+    if event.done:
+        return _released(keys, recorded, event)
+    return _count(keys, recorded, event, waiting)
+
+
+def _released(
+    keys: Keys,
+    recorded: Recorded,
+    event: types.SubmittedReply
     | types.Returned
     | types.Cancelled
     | types.Faulted
     | types.Expired
-    | types.Abandoned
-)
-
-
-def _on_account(keys: Keys, user_id: int, carried: Carried, position: Position) -> Effect:
-    return Effect(keys.of_account(user_id), keys.account(user_id), carried, position)
-
-
-def _counted(
-    keys: Keys, event: OfRequest, waiting: int, source: _Source, position: Position
+    | types.Abandoned,
 ) -> Effect:
-    changed = types.WaitingChanged(
-        user_id=event.user_id, requests=(event.request_id,), waiting=(waiting,), **source
-    )
-    return _on_account(keys, event.user_id, changed, position)
-
-
-def _released(keys: Keys, event: OfRequest, source: _Source, position: Position) -> Effect:
-    released = types.Released(user_id=event.user_id, request_id=event.request_id, **source)
-    return _on_account(keys, event.user_id, released, position)
+    payer = event.user_id
+    released = types.Released(user_id=payer, request_id=event.request_id, **_source(recorded))
+    return Effect(keys.of_account(payer), keys.account(payer), released, recorded.position)
 
 
 def _unclaimed(
-    keys: Keys, event: types.Expired | types.Abandoned, source: _Source, position: Position
+    keys: Keys, recorded: Recorded, event: types.Expired | types.Abandoned
 ) -> list[Effect]:
     payer, operation_key = event.user_id, event.operation_key
     if not operation_key:
         return []
     unclaimed = types.Unclaimed(
-        user_id=payer, operation_key=operation_key, request_id=event.request_id, **source
+        user_id=payer,
+        operation_key=operation_key,
+        request_id=event.request_id,
+        **_source(recorded),
     )
     claim = keys.claim(payer, operation_key)
-    return [Effect(keys.of_account(payer), claim, unclaimed, position)]
+    return [Effect(keys.of_account(payer), claim, unclaimed, recorded.position)]
 
 
-def _aborted(keys: Keys, event: types.Faulted, source: _Source, position: Position) -> Effect:
+def _aborted(keys: Keys, recorded: Recorded, event: types.Faulted) -> Effect:
     worker_id = event.worker_id
-    aborted = types.WorkerAborted(worker_id=worker_id, generation_id=event.generation_id, **source)
-    return Effect(keys.of(worker_id), keys.worker(worker_id), aborted, position)
+    aborted = types.WorkerAborted(
+        worker_id=worker_id, generation_id=event.generation_id, **_source(recorded)
+    )
+    return Effect(keys.of(worker_id), keys.worker(worker_id), aborted, recorded.position)
 
 
-def merged(effects: Sequence[Effect]) -> list[Effect]:
+def _source(recorded: Recorded) -> _Source:
+    return {"source": recorded.partition, "source_position": str(recorded.position)}
+
+
+def merged(keys: Keys, effects: Sequence[Effect | Count]) -> list[Effect]:
     """What is to be carried of a stretch, in its order.
 
     Of several counts of one request's waiting jobs the last one is, and none where the request is
     released behind it; the counts of one account go together.
     """
     left: list[Effect] = []
-    counts: dict[str, dict[str, Effect]] = {}
+    accounts: dict[int, dict[str, Count]] = {}
     for effect in effects:
+        if isinstance(effect, Count):
+            accounts.setdefault(effect.user_id, {})[effect.request_id] = effect
+            continue
+        left.append(effect)
         event = effect.event
-        if isinstance(event, types.WaitingChanged):
-            counts.setdefault(effect.target, {})[event.requests[0]] = effect
-        else:
-            left.append(effect)
-            if isinstance(event, types.Released) and effect.target in counts:
-                counts[effect.target].pop(event.request_id, None)
-    left += (_together(list(of.values())) for of in counts.values() if of)
-    return sorted(left, key=lambda effect: effect.position)
+        if isinstance(event, types.Released) and event.user_id in accounts:
+            accounts[event.user_id].pop(event.request_id, None)
+    left += (_together(keys, counts) for counts in accounts.values() if counts)
+    return sorted(left, key=_position)
 
 
-def _together(counts: Sequence[Effect]) -> Effect:
-    last = max(counts, key=lambda effect: effect.position)
-    events = [each.event for each in counts if isinstance(each.event, types.WaitingChanged)]
-    changed = msgspec.structs.replace(
-        last.event,
-        requests=tuple(event.requests[0] for event in events),
-        waiting=tuple(event.waiting[0] for event in events),
+def _together(keys: Keys, counts: dict[str, Count]) -> Effect:
+    last = max(counts.values(), key=_position)
+    changed = types.WaitingChanged(
+        user_id=last.user_id,
+        requests=tuple(counts),
+        waiting=tuple(count.waiting for count in counts.values()),
+        source=last.source,
+        source_position=str(last.position),
     )
-    return msgspec.structs.replace(last, event=changed)
+    return Effect(last.partition, keys.account(last.user_id), changed, last.position)
+
+
+def _position(effect: Effect | Count) -> Position:
+    return effect.position
 
 
 class Settler:
@@ -183,7 +216,7 @@ class Settler:
         """Carry over the effects of a stretch of the source log, which continues the one before."""
         if not run:
             return
-        waiting: dict[int, list[Effect]] = {target: [] for target in self._log.keys.all()}
+        waiting: dict[int, list[Effect | Count]] = {target: [] for target in self._log.keys.all()}
         for recorded in run:
             for effect in effects_of(self._log.keys, recorded):
                 waiting[effect.partition].append(effect)
@@ -196,7 +229,7 @@ class Settler:
                 await self._move(target, run[-1].position)
                 self._passed[target] = 0
 
-    async def _carry(self, target: int, effects: list[Effect]) -> None:
+    async def _carry(self, target: int, effects: list[Effect | Count]) -> None:
         while effects := [effect for effect in effects if effect.position > self._fences[target]]:
             if await self._call(target, effects, effects[-1].position):
                 logger.info(
@@ -211,9 +244,9 @@ class Settler:
         while position > self._fences[target]:
             await self._call(target, [], position)
 
-    async def _call(self, target: int, effects: list[Effect], reached: Position) -> bool:
+    async def _call(self, target: int, effects: list[Effect | Count], reached: Position) -> bool:
         keys, fence = self._log.keys, self._fences[target]
-        left = merged(effects)
+        left = merged(keys, effects)
         try:
             await self._log.run(
                 "settle",
@@ -241,9 +274,9 @@ class Settler:
         self._fences[target] = Position.parse(fence) if fence else START
 
 
-def _parts(effects: Sequence[Effect]) -> Iterator[list[Effect]]:
+def _parts(effects: Sequence[Effect | Count]) -> Iterator[list[Effect | Count]]:
     """Cut a run into calls, never between effects of one event: a fence knows positions only."""
-    part: list[Effect] = []
+    part: list[Effect | Count] = []
     for effect in effects:
         if len(part) >= RUN and effect.position != part[-1].position:
             yield part

@@ -33,9 +33,9 @@ if fence ~= expected then return {"FENCE", fence} end
 -- Whether an effect still changes something. One whose target is gone, or that was carried before, does not.
 local changes = {}
 changes["waiting-changed"] = function(account, e)
-  local requests, counts = ids_of(e.requests), ids_of(e.waiting)
-  for i, request_id in ipairs(requests) do
-    local waiting = admission_parts(call("HGET", account, "admission:" .. request_id))
+  local counts = ids_of(e.waiting)
+  for i, stored in ipairs((admissions(account, e.requests))) do
+    local waiting = admission_parts(stored)
     if waiting and waiting ~= counts[i] then return true end
   end
 end

@@ -1,16 +1,22 @@
---[[ waiting-changed: so many jobs of these requests wait now. Keys: account, fences. An admission that is closed stays so. ]]
+--[[ waiting-changed: so many jobs of these requests wait now. Keys: account, fences.
+
+An admission that is closed stays so. The requests are as many as the settler carries at once, so few commands do for all.
+]]
 -- use lib/emit
 -- use lib/waiting
 apply["waiting-changed"] = function(keys, e, position)
-  local counts = ids_of(e.waiting)
-  for i, request_id in ipairs(ids_of(e.requests)) do
-    local field = "admission:" .. request_id
-    local before, deadline_ms, operation_key, scopes = admission_parts(call("HGET", keys.account, field))
+  local counts, changed, total = ids_of(e.waiting), {}, 0
+  local known, fields = admissions(keys.account, e.requests)
+  for i, stored in ipairs(known) do
+    local before, deadline_ms, operation_key, scopes = admission_parts(stored)
     if before then
-      call("HSET", keys.account, field, admission(counts[i], deadline_ms, operation_key, scopes))
-      count_waiting(keys.account, counts[i] - before, scopes)
+      changed[#changed + 1] = fields[i]
+      changed[#changed + 1] = admission(counts[i], deadline_ms, operation_key, scopes)
+      total = total + counts[i] - before
+      count_scopes(keys.account, counts[i] - before, scopes)
     end
   end
-  call("HSET", keys.account, "position", position)
+  call("HSET", keys.account, "position", position, unpack(changed))
+  count_waiting(keys.account, total, "")
   call("HSET", keys.fences, e.source, e.source_position)
 end

@@ -5,12 +5,16 @@
 -- use lib/call
 -- use lib/ids
 -- use lib/now
-local function count_waiting(account, delta, scopes)
-  if delta == 0 then return end
-  call("HINCRBY", account, "waiting", text(delta))
+local function count_scopes(account, delta, scopes)
+  if delta == 0 or scopes == "" then return end
   for _, scope in ipairs(ids_of(scopes)) do
     if call("HINCRBY", account, "scope:" .. scope, text(delta)) == 0 then call("HDEL", account, "scope:" .. scope) end
   end
+end
+
+local function count_waiting(account, delta, scopes)
+  if delta ~= 0 then call("HINCRBY", account, "waiting", text(delta)) end
+  count_scopes(account, delta, scopes)
 end
 
 -- What the account keeps of an admission: `<waiting jobs>:<deadline>:<operation key>:<scopes>`.
@@ -21,4 +25,11 @@ end
 -- Its parts again, as text; nil where there is no such admission.
 local function admission_parts(stored)
   return string.match(stored or "", "^(%d+):(%d+):([^:]*):(.*)$")
+end
+
+-- The admissions of some requests as the account has them (false: none), and the names of their fields.
+local function admissions(account, requests) -- luacheck: ignore 211 (only the settler changes several)
+  local fields = ids_of(requests)
+  for i, request_id in ipairs(fields) do fields[i] = "admission:" .. request_id end
+  return call("HMGET", account, unpack(fields)), fields
 end

@@ -11,7 +11,7 @@ from events import types
 from events.base import Position, Recorded
 from events.keys import Keys
 from handlers.replay import read_log
-from handlers.settle import RUN, Effect, Settler, effects_of, merged
+from handlers.settle import RUN, Count, Effect, Settler, effects_of, merged
 from tests.handlers.driver import Driver
 from tests.handlers.invariants import check_settled
 from tests.handlers.pool import Pool, operation_of
@@ -35,8 +35,8 @@ def _replied(request_id: str, *, done: bool) -> types.SubmittedReply:
     )  # fmt: skip
 
 
-def _effects(*events: types.Assigned | types.SubmittedReply) -> list[Effect]:
-    effects: list[Effect] = []
+def _effects(*events: types.Assigned | types.SubmittedReply) -> list[Effect | Count]:
+    effects: list[Effect | Count] = []
     for number, event in enumerate(events, 1):
         effects += effects_of(KEYS, Recorded(0, Position(number, 0), event))
     return effects
@@ -60,17 +60,17 @@ def test_counts_of_one_account_go_together_and_the_last_of_a_request_counts() ->
         _assigned(A, 2), _assigned(B, 0), _assigned(A, 1), _assigned(C, 5, user_id=8)
     )
 
-    assert _told(merged(effects)) == [(7, {A: 1, B: 0}, 3), (8, {C: 5}, 4)]
+    assert _told(merged(KEYS, effects)) == [(7, {A: 1, B: 0}, 3), (8, {C: 5}, 4)]
 
 
 def test_what_is_released_is_not_counted_first() -> None:
     effects = _effects(_assigned(A, 0), _assigned(B, 1), _replied(A, done=True))
 
-    assert _told(merged(effects)) == [(7, {B: 1}, 2), ("released", A, 3)]
+    assert _told(merged(KEYS, effects)) == [(7, {B: 1}, 2), ("released", A, 3)]
 
 
 def test_a_job_whose_stretch_holds_all_of_it_costs_one_effect() -> None:
-    assert len(merged(_effects(_assigned(A, 0), _replied(A, done=True)))) == 1
+    assert len(merged(KEYS, _effects(_assigned(A, 0), _replied(A, done=True)))) == 1
 
 
 def test_a_reply_that_leaves_others_running_changes_no_account() -> None:
