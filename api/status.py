@@ -28,7 +28,7 @@ from handlers.errors import (
 from handlers.log import Log
 from handlers.text.reply import CSAM, Metadata, stored
 from projections import database
-from projections.eligibility import Wanted
+from projections.eligibility import ANY_MODEL, Wanted
 from projections.follow import Follower
 from projections.status import GenerationRow, Read, StatusLoader, StatusRow
 
@@ -281,11 +281,11 @@ class StatusReader:
             return 0, 0.0
         snapshot = await self._queue.snapshot()
         position = snapshot.position(row.id)
-        models = set(row.demand.models)
+        models = {*row.demand.models, ANY_MODEL}
         rivals = [
             each
             for each in snapshot.ahead(row.id)
-            if not models or models.intersection(each.models)
+            if not row.demand.models or models.intersection(each.models)
         ]
         tokens = sum(each.max_length * each.jobs for each in rivals) + row.max_length * row.waiting
         jobs = sum(each.jobs for each in rivals) + row.waiting

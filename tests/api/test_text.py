@@ -360,9 +360,19 @@ async def test_a_request_that_nobody_can_serve_waits_with_a_warning(site: Site) 
     async with site.projected():
         answer = (await submit(site, models=["nobody/serves/it"])).json()
 
+    await site.project()
     assert [warning["code"] for warning in answer["warnings"]] == ["NoAvailableWorker"]
     told = await status(site, answer["id"])
     assert (told["waiting"], told["is_possible"], told["might_stall"]) == (1, False, True)
+
+
+async def test_who_waits_for_any_model_is_ahead_of_those_who_wait_for_one(site: Site) -> None:
+    await queued(site, models=[])
+    await queued(site, models=["another/model"])
+
+    told = await status(site, await queued(site))
+
+    assert (told["queue_position"], told["wait_time"]) == (3, 16)  # of 80 tokens each, 10 a second
 
 
 @spec("Text requests", 10)
