@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 
 from handlers.accounts import open_account
@@ -94,6 +95,13 @@ async def held(site: Site, around: set[str]) -> AsyncIterator[None]:
         await site.parts.timeouts.clear(ADDRESS)
 
 
+async def post(site: Site, body: dict[str, Any], key: str | None) -> httpx.Response:
+    """Submit, again while the settler is behind: a busy machine makes it slow."""
+    while (answer := await site.post(ASYNC, body, key)).json().get("rc") == "SettlerBehind":
+        pass
+    return answer
+
+
 async def refused(site: Site, earlier: Check, *later: Check) -> None:
     """What fails these checks is refused by the first of them, and leaves nothing behind."""
     checks = (earlier, *later)
@@ -106,7 +114,7 @@ async def refused(site: Site, earlier: Check, *later: Check) -> None:
     async with held(site, {check.around for check in checks}):
         before = await site.state()
 
-        answer = await site.post(ASYNC, body, key)
+        answer = await post(site, body, key)
 
         said = [check.rc for check in checks]
         assert (answer.status_code, answer.json()["rc"]) == (earlier.status, earlier.rc), said
@@ -128,7 +136,7 @@ async def test_jobs_that_wait_count_and_those_that_a_worker_holds_do_not(strict:
 
     async def submit(jobs: int) -> str:
         body = {"prompt": "Once", "params": {"n": jobs}}
-        answer = await site.post(ASYNC, body, site.client_key)
+        answer = await post(site, body, site.client_key)
         return str(answer.json().get("rc", answer.status_code))
 
     first = [await submit(2), await submit(2), await submit(1), await submit(1)]
