@@ -188,7 +188,7 @@ def _link(link: Link) -> Json:
     given = "$response.body#/id"
     told: Json = {"operationId": name_of(link.responder)}
     if link.responder.__name__ == "on_post":
-        return {**told, "requestBody": {"id": given}}
+        return {**told, "requestBody": {**link.body, "id": given}}
     return {**told, "parameters": {"request_id": given}}
 
 

@@ -78,7 +78,7 @@ POP: Examples = {
 }
 
 SUBMIT: Examples = {
-    "A reply": {
+    "A reply to a chat job": {
         "id": _GENERATION,
         "model_id": MODEL,
         "message": {"role": "assistant", "content": "Because air scatters blue light most."},
@@ -87,8 +87,18 @@ SUBMIT: Examples = {
         "completion_tokens": 9,
     },
     "Giving a chat job up": {"id": _GENERATION, "state": "faulted", "model_id": MODEL},
+    "A reply to a text job": {"id": _GENERATION, "generation": ", the sky was blue."},
 }
 
 PROGRESS: Examples = {
     "The first words": {"id": _GENERATION, "seq": 1, "delta": {"content": "Because air"}}
 }
+
+MODES: Examples = {"Taking no new requests": {"maintenance": True}}
+
+TIMEOUT: Examples = {
+    "An address for a day": {"ipaddr": "203.0.113.7", "hours": 24},
+    "A network for an hour": {"ipaddr": "2001:db8::/48", "hours": 1},
+}
+
+CLEAR_TIMEOUT: Examples = {"An address": {"ipaddr": "203.0.113.7"}}

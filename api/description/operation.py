@@ -39,6 +39,8 @@ class Link(msgspec.Struct, frozen=True):
     name: str
     responder: Callable[..., Any]
     """Of the linked operation."""
+    body: Mapping[str, Any] = {}
+    """An example of what it is sent beside the id."""
 
 
 class Answer(msgspec.Struct, frozen=True):

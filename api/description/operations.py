@@ -125,7 +125,11 @@ _TEXT_QUEUED = (
     Link("cancel", text_requests.TextStatus.on_delete),
     Link("parameters", text_requests.TextParameters.on_get),
 )
-_POPPED = (Link("submit", text.Submit.on_post), Link("progress", text.Progress.on_post))
+_POPPED = (
+    Link("submit", text.Submit.on_post, examples.SUBMIT["A reply to a chat job"]),
+    Link("submit a text", text.Submit.on_post, examples.SUBMIT["A reply to a text job"]),
+    Link("progress", text.Progress.on_post, examples.PROGRESS["The first words"]),
+)
 
 OPERATIONS = (
     Operation(
@@ -330,6 +334,7 @@ OPERATIONS = (
         tag=_SERVICE,
         key=True,
         body=modes.ModesBody,
+        examples=examples.MODES,
         answers={200: Answer("The modes from now on.", modes.ShownModes)},
         refusals=LIMITED + BODY + KEY + COMMAND + (NoHordeModSelected, NotAdmin),
     ),
@@ -347,6 +352,7 @@ OPERATIONS = (
         tag=_SERVICE,
         key=True,
         body=timeouts.TimeoutBody,
+        examples=examples.TIMEOUT,
         answers={200: Answer("Set.", timeouts.Done)},
         refusals=LIMITED + BODY + KEY + COMMAND + (NotModerator,),
     ),
@@ -356,6 +362,7 @@ OPERATIONS = (
         tag=_SERVICE,
         key=True,
         body=timeouts.ClearTimeoutBody,
+        examples=examples.CLEAR_TIMEOUT,
         answers={200: Answer("Cleared.", timeouts.Done)},
         refusals=LIMITED + BODY + KEY + (NotModerator,),
     ),

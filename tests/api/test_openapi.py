@@ -22,8 +22,9 @@ from api import openapi
 from api.description import examples
 from api.description.operations import OPERATIONS, described
 from handlers import errors
+from handlers.accounts import open_account
 from tests.api.described import document, operations, undescribed
-from tests.api.site import Site
+from tests.api.site import SECRET, Site, opened
 
 UNTOLD = {
     errors.Refused,  # no refusal by itself
@@ -137,27 +138,58 @@ def test_a_refusal_stands_under_its_status() -> None:
 
 async def test_every_example_is_accepted(site: Site) -> None:
     path = "/v2/generate/{}".format
-    chat, pop = examples.CHAT, examples.POP
-    progress = examples.PROGRESS["The first words"]
-    jobs = []
+    (pop,) = examples.POP.values()
+    (progress,) = examples.PROGRESS.values()
+    *chat_replies, text_reply = examples.SUBMIT.values()
 
-    for body in pop.values():
-        answer = await site.post(path("text/pop"), body, site.owner_key)
-        assert (answer.status_code, answer.json()["id"]) == (200, None), answer.text
-    await site.project()
-    for body in chat.values():
-        assert (await site.post(path("chat/async"), body, site.client_key)).status_code == 202
-    await site.project()
-    for body in [*pop.values()] * len(chat):
-        job = (await site.post(path("text/pop"), body, site.owner_key)).json()
-        assert job["model"] == examples.MODEL
-        jobs.append(job)
-    (streamed,) = [job["id"] for job in jobs if job["payload"].get("stream_progress")]
-    answer = await site.post(path("text/progress"), {**progress, "id": streamed}, site.owner_key)
-    assert answer.status_code == 200, answer.text
-    for job, body in zip(jobs, examples.SUBMIT.values(), strict=True):
-        answer = await site.post(path("text/submit"), {**body, "id": job["id"]}, site.owner_key)
+    async def popped() -> Any:
+        await site.project()
+        answer = await site.post(path("text/pop"), pop, site.owner_key)
         assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def post(route: str, body: Any, key: str) -> int:
+        return (await site.post(path(route), body, key)).status_code
+
+    assert (await popped())["id"] is None
+    await site.project()  # a worker is there
+    for body, reply in zip(examples.CHAT.values(), chat_replies, strict=True):
+        assert await post("chat/async", body, site.client_key) == 202
+        job = await popped()
+        assert job["model"] == examples.MODEL
+        id_ = {"id": job["id"]}
+        if job["payload"].get("stream_progress"):
+            assert await post("text/progress", {**progress, **id_}, site.owner_key) == 200
+        assert await post("text/submit", {**reply, **id_}, site.owner_key) == 200
+    for body in examples.TEXT.values():
+        assert await post("text/async", body, site.client_key) == 202
+        id_ = {"id": (await popped())["id"]}
+        assert await post("text/submit", {**text_reply, **id_}, site.owner_key) == 200
+
+
+async def test_every_example_for_operators_is_accepted(redis_url: str, migrated_url: str) -> None:
+    name = "moderator"
+    async with opened(redis_url, migrated_url, admins=f"{name}#3") as site:
+        _, key = await open_account(site.parts.log, SECRET, name, moderator=True)
+        bodies = [
+            *(("PUT", "/v2/status/modes", body) for body in examples.MODES.values()),
+            *(("POST", "/v2/operations/ipaddr", body) for body in examples.TIMEOUT.values()),
+            *(
+                ("DELETE", "/v2/operations/ipaddr", body)
+                for body in examples.CLEAR_TIMEOUT.values()
+            ),
+        ]
+
+        for method, path, body in bodies:
+            answer = await site.http.request(method, path, json=body, headers={"apikey": key})
+            assert answer.status_code == 200, answer.text
+
+
+def test_every_body_has_an_example() -> None:
+    for method, path, operation in operations():
+        if "requestBody" in operation:
+            told = operation["requestBody"]["content"]["application/json"]
+            assert told.get("examples"), f"{method} {path}: see api/description/examples.py"
 
 
 @pytest.mark.parametrize(

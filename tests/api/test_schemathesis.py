@@ -18,11 +18,12 @@ import pytest
 import uvicorn
 
 from api.description import examples
+from handlers.accounts import open_account
 from hordechat.datadir import free_port
 from hordechat.settling import settle
 from lua.link import Tail
 from tests.api.described import template_of
-from tests.api.site import Site, opened
+from tests.api.site import SECRET, Site, opened
 
 CHECKS = (
     "not_a_server_error",
@@ -55,9 +56,11 @@ class Visited:
 
 
 @asynccontextmanager
-async def deployed(redis_url: str, database_url: str) -> AsyncIterator[tuple[Site, Visited, str]]:
+async def deployed(
+    redis_url: str, database_url: str, **changed: Any
+) -> AsyncIterator[tuple[Site, Visited, str]]:
     """A site behind a port, with everything running and jobs waiting: yield it and its URL."""
-    settings = {"concurrency": AMPLE, "rate_limits_enabled": False}
+    settings = {"concurrency": AMPLE, "rate_limits_enabled": False} | changed
     async with opened(redis_url, database_url, **settings) as site:
         await _fill(site)
         async with site.projected(), settled(site, redis_url):
@@ -95,21 +98,24 @@ async def served(app: Any) -> AsyncIterator[str]:
 
 
 async def _fill(site: Site) -> None:
-    """A worker that the examples name, and jobs for it: made up pops get some."""
+    """A worker that the examples name, and jobs for it and for any other: made up pops get some."""
     (pop,) = examples.POP.values()
     await site.post("/v2/generate/text/pop", pop, site.owner_key)
     await site.project()
-    for chat in [*examples.CHAT.values()] * JOBS:
-        await site.post("/v2/generate/chat/async", chat, site.client_key)
+    text = {"prompt": "For whoever comes.", "params": {"n": 20}}
+    for _ in range(JOBS):
+        for chat in examples.CHAT.values():
+            await site.post("/v2/generate/chat/async", chat, site.client_key)
+        await site.post("/v2/generate/text/async", text, site.client_key)
     await site.project()
 
 
-async def run(site: Site, url: str, folder: Path, *options: str) -> None:
-    """Let schemathesis call the server as an account that submits requests and runs workers."""
+async def run(key: str, url: str, folder: Path, *options: str) -> None:
+    """Let schemathesis call the server with an account's key."""
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/v2/openapi.json"),
         *("--checks", ",".join(CHECKS), "--continue-on-failure"),
-        *("--header", f"apikey: {site.owner_key}"),
+        *("--header", f"apikey: {key}"),
         *("--request-timeout", "10", "--seed", str(SEED), "--generation-database", "none"),
         *("--no-color", "--output-truncate", "false", "--warnings", "off"),
         *options,
@@ -132,7 +138,7 @@ async def test_made_up_calls_are_answered_as_the_document_tells(
 ) -> None:
     async with deployed(redis_url, migrated_url) as (site, visited, url):
         phases = ("--phases", "examples,fuzzing,stateful")
-        await run(site, url, tmp_path, *phases, "--max-examples", "12", "--no-shrink")
+        await run(site.owner_key, url, tmp_path, *phases, "--max-examples", "12", "--no-shrink")
 
     # It came behind the first checks. How far behind them depends on chance.
     assert visited.answers["POST", "/v2/generate/chat/async", 202]
@@ -145,9 +151,39 @@ async def test_long_walks_of_made_up_calls_are_answered_as_the_document_tells(
     redis_url: str, migrated_url: str, tmp_path: Path
 ) -> None:
     async with deployed(redis_url, migrated_url) as (site, visited, url):
-        await run(site, url, tmp_path, "--max-examples", "300")
+        await run(site.owner_key, url, tmp_path, "--max-examples", "300")
 
-    assert visited.answers["POST", "/v2/generate/text/submit", 200]
     for family in ("chat", "text"):
         for method in ("GET", "DELETE"):
             assert visited.answers[method, f"/v2/generate/{family}/status/{{request_id}}", 200]
+
+
+@pytest.mark.soak
+async def test_jobs_that_made_up_pops_got_end_as_the_document_tells(
+    redis_url: str, migrated_url: str, tmp_path: Path
+) -> None:
+    """On its own: among all routes, schemathesis starts no walk with a pop."""
+    async with deployed(redis_url, migrated_url) as (site, visited, url):
+        routes = ("--include-path-regex", "^/v2/generate/text/(pop|submit|progress)$")
+        options = ("--phases", "stateful", "--max-examples", "100")
+        await run(site.owner_key, url, tmp_path, *routes, *options)
+
+    assert visited.answers["POST", "/v2/generate/text/submit", 200]
+    assert visited.answers["POST", "/v2/generate/text/progress", 200]
+
+
+@pytest.mark.soak
+async def test_what_moderators_may_do_is_answered_as_the_document_tells(
+    redis_url: str, migrated_url: str, tmp_path: Path
+) -> None:
+    name = "moderator"
+    async with deployed(redis_url, migrated_url, admins=f"{name}#3") as (site, visited, url):
+        number, key = await open_account(site.parts.log, SECRET, name, moderator=True)
+        assert number == 3
+        routes = ("--include-path-regex", "^/v2/(operations|status)/")
+        options = ("--phases", "examples,coverage,fuzzing", "--max-examples", "100")
+        await run(key, url, tmp_path, *routes, *options)
+
+    assert visited.answers["PUT", "/v2/status/modes", 200]
+    assert visited.answers["POST", "/v2/operations/ipaddr", 200]
+    assert visited.answers["DELETE", "/v2/operations/ipaddr", 200]
