@@ -1,7 +1,7 @@
 """The ASGI app of a web process: it opens its parts when the server starts it, and closes them.
 
-`hordechat.server` runs it under gunicorn. Any ASGI server can: `uvicorn --factory
-hordechat.asgi:create`.
+`hordechat.server` runs it under gunicorn. Any ASGI server can, if it leaves proxies' headers to us:
+`uvicorn --no-proxy-headers --factory hordechat.asgi:create`.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class Worker(UvicornWorker):  # type: ignore[misc]
         "lifespan": "on",
         "access_log": False,
         "server_header": False,
-        "proxy_headers": False,  # nothing reads the caller's address
+        "proxy_headers": False,  # api.client reads them: it knows which proxies are believed
     }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
