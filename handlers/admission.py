@@ -101,13 +101,18 @@ async def check_concurrency(
     jobs: int,
     models: Iterable[str],
     settled: Settled = never_settled,
+    *,
+    operation: Operation | None = None,
 ) -> None:
     """Refuse early what `admit` would refuse; it decides again.
 
+    The jobs of an operation that was admitted before, and then not stored, are counted already.
     Raise TooManyPrompts, or SettlerBehind where it cannot be told.
     """
     scopes, most = scopes_of(account, models), limits.concurrency_of(account)
     if await _waiting(log, account, scopes) + jobs <= most:
+        return
+    if operation and await find_claim(log, account, operation.key):
         return
     await _until_settled(log, settled)
     waiting = await _waiting(log, account, scopes)

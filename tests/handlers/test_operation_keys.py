@@ -11,7 +11,7 @@ import pytest
 
 from events import types
 from handlers import errors
-from handlers.admission import Claim, admit, find_claim
+from handlers.admission import Claim, admit, check_concurrency, find_claim
 from handlers.cancel import expire
 from handlers.log import Log
 from handlers.submit import NewRequest, Operation, Receipt, repeated, submit
@@ -161,6 +161,29 @@ async def test_a_claim_names_its_request_before_that_is_stored(pool: Pool) -> No
     assert await _again(pool, operation_of()) is None  # nothing to answer with yet
     receipt = await pool.submitted(request_of(), operation=operation_of())
     assert (receipt.request_id, receipt.repeated) == (admission.request_id, True)
+
+
+@spec("Operation key", 3)
+async def test_an_admission_without_its_request_does_not_stand_in_its_own_way(pool: Pool) -> None:
+    """The last free place went to a try that died; the next one carries on with it."""
+    pool.limits = msgspec.structs.replace(pool.limits, concurrency=1)
+    operation = operation_of()
+    admission = await admit(
+        pool.log, pool.limits, pool.client, pool.log.keys.new_request_id(), 1, operation=operation
+    )
+
+    async def check(operation: Operation | None) -> None:
+        await check_concurrency(
+            pool.log, pool.limits, pool.client, 1, (), pool.settled, operation=operation
+        )
+
+    await check(operation)
+    receipt = await pool.submitted(request_of(), operation=operation)
+
+    assert receipt.request_id == admission.request_id
+    for other in (None, operation_of("00000000-0000-4000-8000-000000000000")):
+        with pytest.raises(errors.TooManyPrompts):
+            await check(other)
 
 
 class Died(BaseException):
