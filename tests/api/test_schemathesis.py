@@ -138,7 +138,7 @@ async def test_made_up_calls_are_answered_as_the_document_tells(
 ) -> None:
     async with deployed(redis_url, migrated_url) as (site, visited, url):
         phases = ("--phases", "examples,fuzzing,stateful")
-        await run(site.owner_key, url, tmp_path, *phases, "--max-examples", "12", "--no-shrink")
+        await run(site.owner_key, url, tmp_path, *phases, "--max-examples", "8", "--no-shrink")
 
     # It came behind the first checks. How far behind them depends on chance.
     assert visited.answers["POST", "/v2/generate/chat/async", 202]
