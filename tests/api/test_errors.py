@@ -8,12 +8,12 @@ import falcon.asgi
 import falcon.testing
 import pytest
 from redis.exceptions import BusyLoadingError
-from structlog.testing import capture_logs
 
 import api.errors
 from handlers import errors
 from lua.link import Unavailable
 from projections.database import DatabaseUnavailable
+from tests.logged import logged
 
 
 def below(kind: type[errors.Refused]) -> Iterator[type[errors.Refused]]:
@@ -85,7 +85,7 @@ def test_a_server_that_is_away_is_503(error: Exception, rc: str) -> None:
 
 
 def test_a_bug_is_logged_with_the_shape_of_its_input_and_without_its_words() -> None:
-    with capture_logs() as lines:
+    with logged(api.errors.logger) as lines:
         found = answer(ZeroDivisionError("1/0"), b'{"model":"secret","n":[1,2],"x":{"y":null}}')
 
     assert (found.status_code, found.json["rc"]) == (500, "InternalServerError")
