@@ -110,7 +110,7 @@ class ChatAsync:
         if not self._admission:
             raise ChatAdmissionDisabled
         account = await self._gate.enter(req)
-        await self._gate.check(req, account, 1, asked.models)
+        await self._gate.check(req, account, 1, asked.models, operation)
         screened = await self._moderation.messages(
             asked.messages, asked.models, flagged=account.flagged
         )

@@ -11,7 +11,7 @@ from api import auth
 from api.client import Callers, Whitelist
 from api.guard import MemoryGuard
 from handlers.accounts import Account, Accounts
-from handlers.admission import Settled, check_concurrency
+from handlers.admission import Operation, Settled, check_concurrency
 from handlers.errors import MaintenanceMode
 from handlers.limits import Limits
 from handlers.log import Log
@@ -59,10 +59,17 @@ class Gate:
         return account
 
     async def check(
-        self, req: falcon.asgi.Request, account: Account, jobs: int, models: Iterable[str]
+        self,
+        req: falcon.asgi.Request,
+        account: Account,
+        jobs: int,
+        models: Iterable[str],
+        operation: Operation | None = None,
     ) -> None:
         """Concurrency, then countermeasures. Raise TooManyPrompts, SettlerBehind, TimeoutIP."""
-        await check_concurrency(self._log, self._limits, account, jobs, models, self.settled)
+        await check_concurrency(
+            self._log, self._limits, account, jobs, models, self.settled, operation=operation
+        )
         await self._timeouts.check(self._callers.caller(req).address)
 
     def room(self) -> None:

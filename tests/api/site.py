@@ -232,21 +232,23 @@ async def opened(
         test=True,
         **{"rate_limits_enabled": False} | changed,
     )
-    projecting = Projecting(*(around or (redis_url, database_url)), settings.partitions)
     log_ = await open_log(settings)
     await open_anonymous(log_)
     _, client_key = await open_account(log_, SECRET, "client", kudos=1_000_000)
     _, owner_key = await open_account(log_, SECRET, "owner")
     parts = wiring.build(settings, log_)
-    async with wiring.running(parts):
-        app = create_app(parts)
-        transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://test", event_hooks={"response": [described.check]}
-        ) as http:
-            site = Site(app, parts, http, client_key, owner_key, projecting)
-            if served:
-                await site.pop()
-            await site.project()
-            yield site
-    projecting.close()
+    app = create_app(parts)
+    with contextlib.closing(
+        Projecting(*(around or (redis_url, database_url)), settings.partitions)
+    ) as projecting:
+        async with wiring.running(parts):
+            transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
+            hooks = {"response": [described.check]}
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://test", event_hooks=hooks
+            ) as http:
+                site = Site(app, parts, http, client_key, owner_key, projecting)
+                if served:
+                    await site.pop()
+                await site.project()
+                yield site

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.api.site import BODY, MODEL, Site, opened
+from handlers.admission import Operation, admit
+from handlers.chat import fingerprint, request
+from tests.api.site import BODY, MODEL, SECRET, Site, opened
 from tests.spec import spec
 
 CHAT = "/v2/generate/chat/async"
@@ -227,6 +229,28 @@ async def test_of_parallel_submissions_one_is_queued(site: Site) -> None:
 async def _words(site: Site) -> list[str]:
     events = await site.parts.log.read("XRANGE", site.parts.log.keys.events(0), "-", "+")
     return [fields[1].decode() for _, fields in events]
+
+
+async def test_a_retry_is_not_refused_for_the_place_that_its_first_try_took(
+    redis_url: str, migrated_url: str
+) -> None:
+    """The first try was admitted, and its process died before the request was stored."""
+    horde = operation()
+    body = BODY | {"horde": horde}
+    async with opened(redis_url, migrated_url, concurrency=1) as site:
+        log, limits = site.parts.log, site.parts.limits
+        account = await site.parts.accounts.find(site.client_key)
+        digest = fingerprint.of(request.read(msgspec.json.encode(body)))
+        named = Operation.of(SECRET, horde["operation_key"], digest)
+        id_ = log.keys.new_request_id()
+        await admit(log, limits, account, id_, 1, models=[MODEL], operation=named, kudos=490_000)
+        await site.settle()
+
+        again = await site.submit(horde=horde)
+
+        assert (again.status_code, again.json()) == (200, {"id": id_, "kudos": 49.0})
+        await site.settle()
+        await refused(site, 429, "TooManyPrompts")
 
 
 @spec("Operation key", 7)
