@@ -56,19 +56,25 @@ class Availability:
 
         Raise DatabaseUnavailable, RedisUnavailable.
         """
-        known = self._known.get(wanted)
-        if known is not None and asyncio.get_running_loop().time() < known[0]:
-            return known[1]
-        return await self._ask(wanted)
+        return self._kept(wanted) or await self._ask(wanted)
 
-    async def nobody(self, wanted: Wanted) -> bool:
+    async def nobody(self, wanted: Wanted, within_s: float) -> bool:
         """Whether no online worker can serve it; true only once the read model has caught up.
 
-        Raise as `servers` does.
+        Raise as `servers` does, and TimeoutError.
         """
-        if (await self.servers(wanted)).workers:
+        kept = self._kept(wanted)
+        if kept is not None and kept.workers:
             return False
-        return await self._caught_up() and not (await self._ask(wanted)).workers
+        async with asyncio.timeout(within_s):
+            if (await self.servers(wanted)).workers:
+                return False
+            return await self._caught_up() and not (await self._ask(wanted)).workers
+
+    def _kept(self, wanted: Wanted) -> Servers | None:
+        known = self._known.get(wanted)
+        fresh = known is not None and asyncio.get_running_loop().time() < known[0]
+        return known[1] if known is not None and fresh else None
 
     async def serving(self, models: tuple[str, ...], *, sure: bool = False) -> Served:
         """Each of these models that an online chat worker serves.

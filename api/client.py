@@ -20,6 +20,7 @@ from handlers.addresses import Ranges, address_of
 from handlers.log import Log
 
 LOCAL = "127.0.0.1"
+_CALLER = "caller"
 WHITELISTED_SECONDS = 86_400
 _KEPT_SECONDS = 5.0
 _KEPT = 10_000
@@ -62,8 +63,15 @@ class Callers:
     def caller(self, req: falcon.asgi.Request) -> Caller:
         """Who calls a generate route.
 
-        `Proxied-For` counts only beside a `Proxy-Authorization` that is one of the passkeys.
+        `Proxied-For` counts only beside a `Proxy-Authorization` that is one of the passkeys. Found
+        once for a call: limits, whitelists and timeouts all ask.
         """
+        caller: Caller | None = req.context.get(_CALLER)
+        if caller is None:
+            caller = req.context[_CALLER] = self._find(req)
+        return caller
+
+    def _find(self, req: falcon.asgi.Request) -> Caller:
         named = req.get_header("proxied-for")
         if named is not None and self._known(req.get_header("proxy-authorization")):
             address = address_of(named.strip())

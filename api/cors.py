@@ -8,6 +8,7 @@ what is wrong with its path.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any
 
 from api.disconnect import App, Receive, Scope, Send
@@ -48,19 +49,24 @@ class Cors:
             ],
         }
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a preflight; let `app` answer anything else."""
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer a preflight; let `app` answer anything else.
+
+        Neither this nor `headed` is a coroutine of its own: every message of every answer passes.
+        """
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         if scope["method"] == "OPTIONS" and any(name == _ASKS for name, _ in scope["headers"]):
-            await send(self._preflight)
-            await send({"type": "http.response.body", "body": b""})
-            return
+            return self._allow(send)
+        headers = self._headers
 
-        async def headed(message: dict[str, Any]) -> None:
+        def headed(message: dict[str, Any]) -> Awaitable[None]:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *self._headers]
-            await send(message)
+                message["headers"] = [*message["headers"], *headers]
+            return send(message)
 
-        await self._app(scope, receive, headed)
+        return self._app(scope, receive, headed)
+
+    async def _allow(self, send: Send) -> None:
+        await send(self._preflight)
+        await send({"type": "http.response.body", "body": b""})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -49,8 +47,7 @@ async def queued(
     """
     wanted = Wanted.of(new.demand, user_id=account.id, chat=new.chat, max_length=new.max_length)
     try:
-        async with asyncio.timeout(_WARN_SECONDS):
-            nobody = await availability.nobody(wanted)
+        nobody = await availability.nobody(wanted, _WARN_SECONDS)
     except (Unserved, database.DatabaseUnavailable, TimeoutError):
         nobody = False
     if not nobody:
