@@ -18,6 +18,7 @@ import structlog
 from events import codec, types
 from events.base import START, Position, Recorded
 from events.keys import Keys
+from handlers import speed
 from handlers.log import Log, Refusal
 
 logger = structlog.get_logger()
@@ -31,7 +32,16 @@ STRETCH = 1000
 
 _pack = msgspec.msgpack.Encoder().encode
 
-Carried = types.WaitingChanged | types.Released | types.Unclaimed | types.WorkerAborted
+SAMPLES = 20
+"""Newest samples of a worker that its speed is the average of: older ones need not be carried."""
+
+Carried = (
+    types.WaitingChanged
+    | types.Released
+    | types.Unclaimed
+    | types.WorkerAborted
+    | types.WorkerMeasured
+)
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -54,23 +64,37 @@ class Count(msgspec.Struct, frozen=True):
     position: Position
 
 
+class Sample(msgspec.Struct, frozen=True):
+    """How fast a worker was with a reply; samples of one worker are carried together."""
+
+    partition: int
+    worker_id: str
+    speed: int  # 10^-3 tokens a second
+    source: int
+    position: Position
+
+
+Meaning = Effect | Count | Sample
+
+
 class _Source(TypedDict):
     source: int
     source_position: str
 
 
-def effects_of(keys: Keys, recorded: Recorded) -> list[Effect | Count]:  # noqa: PLR0911 - an arm an event
+def effects_of(keys: Keys, recorded: Recorded) -> list[Meaning]:  # noqa: PLR0911 - an arm an event
     """What a source event changes elsewhere.
 
     The payer's waiting jobs are counted, a done or abandoned request frees its admission, one that
-    is gone its operation key, and a fault counts against its worker.
+    is gone its operation key, a fault counts against its worker, and a reply tells how fast it is.
     """
     event = recorded.event
     match event:
         case types.Assigned():
             return [_count(keys, recorded, event, event.waiting)]
         case types.SubmittedReply():
-            return [_released(keys, recorded, event)] if event.done else []
+            released = [_released(keys, recorded, event)] if event.done else []
+            return [*_sampled(keys, recorded, event), *released]
         case types.Returned():
             return [_left(keys, recorded, event, event.waiting)]
         case types.Cancelled():  # what it has in flight does not wait again
@@ -154,19 +178,31 @@ def _aborted(keys: Keys, recorded: Recorded, event: types.Faulted) -> Effect:
     return Effect(keys.of(worker_id), keys.worker(worker_id), aborted, recorded.position)
 
 
+def _sampled(keys: Keys, recorded: Recorded, event: types.SubmittedReply) -> list[Sample]:
+    if not event.elapsed_ms:  # written before times were recorded
+        return []
+    found = speed.sample(event.characters, event.max_length, event.elapsed_ms)
+    worker_id, source = event.worker_id, recorded.partition
+    return [Sample(keys.of(worker_id), worker_id, found, source, recorded.position)]
+
+
 def _source(recorded: Recorded) -> _Source:
     return {"source": recorded.partition, "source_position": str(recorded.position)}
 
 
-def merged(keys: Keys, effects: Sequence[Effect | Count]) -> list[Effect]:
+def merged(keys: Keys, effects: Sequence[Meaning]) -> list[Effect]:
     """What is to be carried of a stretch, in its order.
 
     Of several counts of one request's waiting jobs the last one is, and none where the request is
-    released behind it; the counts of one account go together.
+    released behind it; the counts of one account go together, as do the samples of one worker.
     """
     left: list[Effect] = []
     accounts: dict[int, dict[str, Count]] = {}
+    workers: dict[str, list[Sample]] = {}
     for effect in effects:
+        if isinstance(effect, Sample):
+            workers.setdefault(effect.worker_id, []).append(effect)
+            continue
         if isinstance(effect, Count):
             accounts.setdefault(effect.user_id, {})[effect.request_id] = effect
             continue
@@ -175,6 +211,7 @@ def merged(keys: Keys, effects: Sequence[Effect | Count]) -> list[Effect]:
         if isinstance(event, types.Released) and event.user_id in accounts:
             accounts[event.user_id].pop(event.request_id, None)
     left += (_together(keys, counts) for counts in accounts.values() if counts)
+    left += (_measured(keys, samples) for samples in workers.values())
     return sorted(left, key=_position)
 
 
@@ -190,7 +227,18 @@ def _together(keys: Keys, counts: dict[str, Count]) -> Effect:
     return Effect(last.partition, keys.account(last.user_id), changed, last.position)
 
 
-def _position(effect: Effect | Count) -> Position:
+def _measured(keys: Keys, samples: Sequence[Sample]) -> Effect:
+    last = samples[-1]
+    measured = types.WorkerMeasured(
+        worker_id=last.worker_id,
+        samples=tuple(sample.speed for sample in samples[-SAMPLES:]),
+        source=last.source,
+        source_position=str(last.position),
+    )
+    return Effect(last.partition, keys.worker(last.worker_id), measured, last.position)
+
+
+def _position(effect: Meaning) -> Position:
     return effect.position
 
 
@@ -216,7 +264,7 @@ class Settler:
         """Carry over the effects of a stretch of the source log, which continues the one before."""
         if not run:
             return
-        waiting: dict[int, list[Effect | Count]] = {target: [] for target in self._log.keys.all()}
+        waiting: dict[int, list[Meaning]] = {target: [] for target in self._log.keys.all()}
         for recorded in run:
             for effect in effects_of(self._log.keys, recorded):
                 waiting[effect.partition].append(effect)
@@ -229,7 +277,7 @@ class Settler:
                 await self._move(target, run[-1].position)
                 self._passed[target] = 0
 
-    async def _carry(self, target: int, effects: list[Effect | Count]) -> None:
+    async def _carry(self, target: int, effects: list[Meaning]) -> None:
         while effects := [effect for effect in effects if effect.position > self._fences[target]]:
             if await self._call(target, effects, effects[-1].position):
                 logger.info(
@@ -244,7 +292,7 @@ class Settler:
         while position > self._fences[target]:
             await self._call(target, [], position)
 
-    async def _call(self, target: int, effects: list[Effect | Count], reached: Position) -> bool:
+    async def _call(self, target: int, effects: list[Meaning], reached: Position) -> bool:
         keys, fence = self._log.keys, self._fences[target]
         left = merged(keys, effects)
         try:
@@ -274,9 +322,9 @@ class Settler:
         self._fences[target] = Position.parse(fence) if fence else START
 
 
-def _parts(effects: Sequence[Effect | Count]) -> Iterator[list[Effect | Count]]:
+def _parts(effects: Sequence[Meaning]) -> Iterator[list[Meaning]]:
     """Cut a run into calls, never between effects of one event: a fence knows positions only."""
-    part: list[Effect | Count] = []
+    part: list[Meaning] = []
     for effect in effects:
         if len(part) >= RUN and effect.position != part[-1].position:
             yield part

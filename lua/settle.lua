@@ -15,13 +15,14 @@ ARGV[4..] effects cmsgpack list of flat fields of an event, one for each target
 RETURNS {"OK", carried}
 REFUSES REBUILDING  a rebuild of state runs
         FENCE       the fence stands elsewhere; it comes with the answer
-EVENTS  waiting-changed released unclaimed worker-aborted settled
+EVENTS  waiting-changed released unclaimed worker-aborted worker-measured settled
 ]]
 -- use lib/emit
 -- use apply/waiting-changed
 -- use apply/released
 -- use apply/unclaimed
 -- use apply/worker-aborted
+-- use apply/worker-measured
 -- use apply/settled
 local fences, due_admission = KEYS[3], KEYS[4]
 local source, expected, reached = ARGV[1], ARGV[2], ARGV[3]
@@ -42,12 +43,21 @@ end
 changes["released"] = function(account, e) return call("HEXISTS", account, "admission:" .. e.request_id) == 1 end
 changes["unclaimed"] = function(claim, e) return call("HGET", claim, "request") == e.request_id end
 changes["worker-aborted"] = function(worker) return call("EXISTS", worker) == 1 end
+changes["worker-measured"] = changes["worker-aborted"]
+
+-- What only the target knows of an effect, as a field and its value.
+local adds = {}
+adds["worker-measured"] = function(worker, e)
+  local _, speed = newest_speeds(call("HGET", worker, "speeds") or "", e.samples)
+  return "speed", speed
+end
 
 local carried = 0
 for i = 4, #ARGV do
   local target, flat = KEYS[i + 1], cmsgpack.unpack(ARGV[i])
   local e = fields_of(flat)
   if changes[e.type](target, e) then
+    if adds[e.type] then flat[#flat + 1], flat[#flat + 2] = adds[e.type](target, e) end
     emit({account = target, claim = target, worker = target, due_admission = due_admission, fences = fences}, flat)
     carried = carried + 1
   end

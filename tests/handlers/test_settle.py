@@ -15,6 +15,7 @@ from handlers.settle import RUN, Count, Effect, Settler, effects_of, merged
 from tests.handlers.driver import Driver
 from tests.handlers.invariants import check_settled
 from tests.handlers.pool import Pool, operation_of
+from tests.spec import spec
 
 KEYS = Keys(1)
 A, B, C = (f"{number:08x}-0000-4000-8000-000000000000" for number in range(3))
@@ -139,3 +140,47 @@ async def test_a_long_stretch_is_carried_in_few_events(pool: Pool) -> None:
     assert words.count("assigned") == 3 * RUN
     assert words.count("waiting-changed") <= 3 * RUN // 20
     assert await pool.waiting() == 0
+
+
+def _timed(worker_id: str, characters: int, elapsed_ms: int) -> types.SubmittedReply:
+    reply = _replied(A, done=False)
+    return msgspec.structs.replace(
+        reply, worker_id=worker_id, characters=characters, elapsed_ms=elapsed_ms, max_length=1000
+    )
+
+
+def test_samples_of_one_worker_go_together_and_only_the_newest_are_carried() -> None:
+    effects = _effects(_timed(A, 400, 10_000), _timed(B, 0, 1000), _timed(A, 401, 10_000))
+
+    assert [
+        (each.event.worker_id, each.event.samples, each.position.ms)
+        for each in merged(KEYS, effects)
+        if isinstance(each.event, types.WorkerMeasured)
+    ] == [(B, (20_000,), 2), (A, (10_000, 10_100), 3)]
+    (carried,) = merged(KEYS, _effects(*(_timed(A, 400, n * 1000) for n in range(1, 41))))
+    assert isinstance(carried.event, types.WorkerMeasured)
+    assert carried.event.samples == tuple(round(100_000 / n) for n in range(21, 41))
+
+
+def test_a_reply_of_before_times_were_recorded_is_no_sample() -> None:
+    assert _effects(_replied(A, done=False)) == []
+
+
+@spec("Job lease", 9)
+async def test_a_worker_is_as_fast_as_its_newest_twenty_replies(pool: Pool) -> None:
+    assert (await pool.worker()).speed is None
+    for seconds in (1, *(4 for _ in range(20))):  # 20 tokens each: the least that counts
+        job = await pool.assign(await pool.submit())
+        assert job is not None
+        await pool.pass_time(seconds)
+        await pool.reply(job.generation_id)
+        await pool.settle()
+
+    worker = pool.log.keys.worker((await pool.worker()).id)
+    speeds = (await pool.hash(worker))["speeds"].split(",")
+    assert len(speeds) == 20
+    measured = (await pool.worker()).speed
+    assert measured is not None
+    assert 4.5 < measured <= 5.0
+    await pool.settle()
+    assert (await pool.worker()).speed == measured

@@ -1,0 +1,20 @@
+"""How fast a worker was with one reply (spec, Pricing; text_path_reference.md 6.2 and 7.1)."""
+
+from __future__ import annotations
+
+CHARACTERS_PER_TOKEN = 4
+FEWEST_TOKENS = 20
+
+
+def tokens_of(characters: int, max_length: int) -> int:
+    """The token count that stands for a reply, in prices and speeds alike: its characters by four,
+    rounded up, at least 20 and at most what was asked for."""
+    return min(max_length, max(FEWEST_TOKENS, -(-characters // CHARACTERS_PER_TOKEN)))
+
+
+def sample(characters: int, max_length: int, elapsed_ms: int) -> int:
+    """10^-3 tokens a second, at least 1: those of a reply that came so long after its assignment.
+
+    `elapsed_ms` is more than 0.
+    """
+    return max(1, round(tokens_of(characters, max_length) * 1_000_000 / elapsed_ms))
