@@ -29,6 +29,7 @@ from api.text_requests import TextAsync, TextParameters, TextStatus
 from api.timeouts import TimeoutsRoute
 from api.wait import Drain, Watches
 from handlers.accounts import Accounts
+from handlers.chat.schema_pool import SchemaPool
 from handlers.errors import RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log
@@ -66,6 +67,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     watches: Watches
     drain: Drain
     guard: MemoryGuard
+    schemas: SchemaPool
     callers: Callers
     whitelist: Whitelist
     limiter: Limiter | None
@@ -167,7 +169,9 @@ def create_app(parts: Parts) -> App:
             **worked,
         ),
     )
-    app.add_route("/v2/generate/text/submit", Submit(log, limits, accounts, **worked))
+    app.add_route(
+        "/v2/generate/text/submit", Submit(log, limits, accounts, parts.schemas, **worked)
+    )
     app.add_route("/v2/generate/text/progress", Progress(log, limits, accounts, **worked))
     operated = {"bodies": Bodies(seconds=parts.body_seconds)}
     app.add_route(

@@ -22,7 +22,8 @@ from events.base import Position
 from events.types import Declaration
 from handlers import reply as replies
 from handlers.accounts import Accounts
-from handlers.chat import declaration, documents, payload, reply
+from handlers.chat import declaration, documents, payload, reply, verification
+from handlers.chat.schema_pool import SchemaPool
 from handlers.errors import (
     BadRequest,
     ChatJobAborted,
@@ -253,10 +254,19 @@ def _popped(outcome: Outcome[Hand]) -> Popped:
 class Submit:
     """`POST /v2/generate/text/submit`."""
 
-    def __init__(self, log: Log, limits: Limits, accounts: Accounts, *, bodies: Bodies) -> None:
+    def __init__(
+        self,
+        log: Log,
+        limits: Limits,
+        accounts: Accounts,
+        schemas: SchemaPool,
+        *,
+        bodies: Bodies,
+    ) -> None:
         self._log = log
         self._limits = limits
         self._accounts = accounts
+        self._schemas = schemas
         self._bodies = bodies
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
@@ -288,13 +298,25 @@ class Submit:
             raise DuplicateGen
         if job.state != "pending":
             raise replies.aborted(job)
+        dropped = 0
         if job.chat:
-            stored = reply.verified(submit, job.model)
+            stored, dropped = await self._verified(submit, job)
         elif generated is None:
             raise ChatSubmitInvalid(NO_MESSAGE)
         else:
             stored = text_reply.reply(submit, generated)
-        await replies.submit_reply(self._log, self._limits, job, stored)
+        await replies.submit_reply(
+            self._log, self._limits, job, stored, dropped_tool_calls=dropped
+        )
+
+    async def _verified(
+        self, submit: reply.Submit, job: replies.Held
+    ) -> tuple[replies.Reply, int]:
+        """The reply of a chat job, and how many of its calls were dropped."""
+        given = reply.given(submit, job.model)
+        rules = await verification.rules_of(self._log, job.request_id)
+        judged = await verification.verify(given, rules, self._schemas)
+        return reply.stored(submit, judged.given), judged.dropped_tool_calls
 
 
 class Delta(msgspec.Struct, frozen=True):

@@ -191,6 +191,10 @@ class ChatSubmitInvalid(Refused):
     """The submit is not a valid reply to a chat job."""
 
 
+class ChatSubmitNonconformant(Refused):
+    """The reply breaks what its request asks of it."""
+
+
 class ChatModelMismatch(Refused):
     """The reply names another model than the one the job was assigned with."""
 
@@ -249,6 +253,13 @@ class ChatProgressUnavailable(Unserved):
     """Progress cannot be stored right now.
 
     Post the same delta again.
+    """
+
+
+class ChatVerificationUnavailable(Unserved):
+    """The reply cannot be checked right now.
+
+    Submit the same again.
     """
 
 

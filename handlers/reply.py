@@ -43,6 +43,8 @@ class Reply(NamedTuple):
     tool_calls: int
     seed: int
     usage: Usage
+    empty: bool = False
+    """It has no text and calls nothing."""
 
 
 async def held(log: Log, account: Account, generation_id: str) -> Held:
@@ -89,10 +91,12 @@ def aborted(job: Held) -> AbortedGen:
     )
 
 
-async def submit_reply(log: Log, limits: Limits, job: Held, reply: Reply) -> bool:
+async def submit_reply(
+    log: Log, limits: Limits, job: Held, reply: Reply, *, dropped_tool_calls: int = 0
+) -> bool:
     """Store the reply; return whether the request is done with it.
 
-    Raise InvalidJobID, DuplicateGen or AbortedGen.
+    `dropped_tool_calls` is only told. Raise InvalidJobID, DuplicateGen or AbortedGen.
     """
     keys = log.keys
     partition = keys.of(job.generation_id)
@@ -133,11 +137,12 @@ async def submit_reply(log: Log, limits: Limits, job: Held, reply: Reply) -> boo
     except Refusal as refusal:
         raise _refused(job, refusal) from refusal
     logger.info(
-        "submitted_reply",
+        "horde.job_submit.done",
         request_id=job.request_id,
         generation_id=job.generation_id,
         position=position.decode(),
         done=done == b"1",
+        dropped_tool_calls=dropped_tool_calls,
     )
     return done == b"1"
 

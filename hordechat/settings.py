@@ -139,6 +139,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
         int, _meta("Longest fault reason that is kept", "characters", ge=1)
     ] = 1000
 
+    reply_check_seconds: Annotated[
+        float,
+        _meta("A reply that cannot be held to its schema within this is refused", "seconds", gt=0),
+    ] = 2
+    reply_check_processes: Annotated[
+        int,
+        _meta("Processes that hold replies to schemas, for each web process", "processes", ge=1),
+    ] = 2
+
     # Sizes of chat requests and replies
     max_chat_body_bytes: Annotated[int, _meta("Largest body of a chat request", "bytes", ge=1)] = (
         37_748_736

@@ -28,6 +28,7 @@ from handlers import reference as references
 from handlers.accounts import Accounts
 from handlers.addresses import Ranges, networks_of
 from handlers.admission import Settled
+from handlers.chat.schema_pool import SchemaPool
 from handlers.log import Log
 from handlers.modes import Modes
 from handlers.pop import Workers
@@ -121,6 +122,9 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         watches=watches,
         drain=drain,
         guard=guard,
+        schemas=SchemaPool(
+            seconds=settings.reply_check_seconds, processes=settings.reply_check_processes
+        ),
         callers=callers,
         whitelist=whitelist,
         limiter=_limiter(settings, log, callers, whitelist),
@@ -199,6 +203,7 @@ async def running(parts: Parts) -> AsyncIterator[Parts]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await parts.schemas.close()
         await parts.log.close()
         await parts.database.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -116,8 +116,16 @@ def check_model(submit: Submit, assigned_model: str) -> None:
         )
 
 
-def verified(submit: Submit, assigned_model: str) -> Reply:
-    """The reply that may be stored; raise ChatSubmitInvalid or ChatModelMismatch."""
+class Given(NamedTuple):
+    """A reply of the right shape, not yet held to the rules of its request."""
+
+    message: ReplyMessage
+    finish_reason: str
+    usage: Usage
+
+
+def given(submit: Submit, assigned_model: str) -> Given:
+    """What a submit of a chat job delivers; raise ChatSubmitInvalid or ChatModelMismatch."""
     if submit.message is UNSET:
         raise ChatSubmitInvalid("message is required: this is a chat job.")
     if submit.generation is not UNSET:
@@ -127,10 +135,9 @@ def verified(submit: Submit, assigned_model: str) -> Reply:
         raise ChatSubmitInvalid("finish_reason is required.")
     finish_reason = _part(submit.finish_reason, _finish, "finish_reason")
     message = _part(submit.message, _message, "message")
-    calls = message.tool_calls or []
-    if message.content is None and not calls:
+    if message.content is None and not message.tool_calls:
         raise ChatSubmitInvalid("message.content may be null only with message.tool_calls.")
-    if finish_reason == "tool_calls" and not calls:
+    if finish_reason == "tool_calls" and not message.tool_calls:
         raise ChatSubmitInvalid("finish_reason tool_calls needs message.tool_calls.")
     reasoning = message.reasoning_content
     if reasoning is not None and len(reasoning.encode()) > MAX_REASONING_BYTES:
@@ -138,21 +145,33 @@ def verified(submit: Submit, assigned_model: str) -> Reply:
             f"message.reasoning_content may have at most {MAX_REASONING_BYTES} bytes."
         )
     native = _optional(submit.native_finish_reason, _native, "native_finish_reason")
-    return Reply(
-        stored=_encode(_stored(message)),
-        state=submit.state or "ok",
-        finish_reason=finish_reason,
-        characters=len(message.content or "")
-        + len(reasoning or "")
-        + sum(len(call.function.name) + len(call.function.arguments) for call in calls),
-        tool_calls=len(calls),
-        seed=seed_of(submit.seed),
-        usage=Usage(
+    return Given(
+        message,
+        finish_reason,
+        Usage(
             native_finish_reason=None if native is None else without_nul(native),
             prompt_tokens=_optional(submit.prompt_tokens, _count, "prompt_tokens"),
             completion_tokens=_optional(submit.completion_tokens, _count, "completion_tokens"),
             reasoning_tokens=_optional(submit.reasoning_tokens, _count, "reasoning_tokens"),
         ),
+    )
+
+
+def stored(submit: Submit, kept: Given) -> Reply:
+    """What is stored of a reply that may stand, and what the log says of it."""
+    message = kept.message
+    calls = message.tool_calls or []
+    return Reply(
+        stored=_encode(_stored(message)),
+        state=submit.state or "ok",
+        finish_reason=kept.finish_reason,
+        characters=len(message.content or "")
+        + len(message.reasoning_content or "")
+        + sum(len(call.function.name) + len(call.function.arguments) for call in calls),
+        tool_calls=len(calls),
+        seed=seed_of(submit.seed),
+        usage=kept.usage,
+        empty=not message.content and not calls,
     )
 
 

@@ -42,6 +42,7 @@ def new_request(
     extras = payload.extras(asked.extras)
     if extras is not None:
         content["extras"] = extras
+    content["conformance"] = horde.conformance.encode()
     if fitted.messages is not asked.messages:
         content["submitted_prompt"] = flatten(asked.messages, asked.extras.tools).encode()
     return NewRequest(

@@ -24,12 +24,13 @@ def raw(**changed: Any) -> bytes:
     return json.dumps({name: value for name, value in body.items() if value is not ...}).encode()
 
 
-def verified(**changed: Any) -> Any:
-    return reply.verified(reply.read(raw(**changed)), "m")
+def stored(**changed: Any) -> Any:
+    submit = reply.read(raw(**changed))
+    return reply.stored(submit, reply.given(submit, "m"))
 
 
 def test_a_reply_is_stored_as_its_message() -> None:
-    found = verified(
+    found = stored(
         native_finish_reason="eos",
         prompt_tokens=10,
         completion_tokens=2,
@@ -52,7 +53,7 @@ def test_a_reply_is_stored_as_its_message() -> None:
 
 def test_calls_and_reasoning_are_stored_and_counted() -> None:
     sent = message(content=None, tool_calls=[CALL | {"index": 0}], reasoning_content="hm", audio=1)
-    found = verified(message=sent, finish_reason="tool_calls")
+    found = stored(message=sent, finish_reason="tool_calls")
 
     assert json.loads(found.stored) == {
         "role": "assistant",
@@ -64,12 +65,12 @@ def test_calls_and_reasoning_are_stored_and_counted() -> None:
 
 
 def test_an_empty_content_is_a_reply() -> None:
-    assert verified(message=message(content="")).characters == 0
+    assert stored(message=message(content="")).characters == 0
 
 
 def test_nul_is_replaced_in_every_string() -> None:
     call = {"id": "\0", "type": "function", "function": {"name": "f\0", "arguments": "\0"}}
-    found = verified(
+    found = stored(
         message=message(content="x\0y", tool_calls=[call], reasoning_content="\0"),
         native_finish_reason="\0",
     )
@@ -80,7 +81,7 @@ def test_nul_is_replaced_in_every_string() -> None:
 
 
 def test_a_backslash_before_u0000_stays() -> None:
-    assert json.loads(verified(message=message(content="\\u0000")).stored)["content"] == "\\u0000"
+    assert json.loads(stored(message=message(content="\\u0000")).stored)["content"] == "\\u0000"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_a_backslash_before_u0000_stays() -> None:
 )
 def test_what_is_no_reply_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(ChatSubmitInvalid):
-        verified(**changed)
+        stored(**changed)
 
 
 def test_a_lone_surrogate_is_refused() -> None:
@@ -123,7 +124,7 @@ def test_a_lone_surrogate_is_refused() -> None:
 
 def test_another_model_is_a_mismatch() -> None:
     with pytest.raises(ChatModelMismatch):
-        verified(model_id="other")
+        stored(model_id="other")
 
 
 @pytest.mark.parametrize("changed", [{"id": 3}, {"id": ...}, {"state": "fine"}, {"seed": "x"}])
@@ -148,6 +149,6 @@ def test_a_chat_submit_is_told_from_a_text_submit(body: dict[str, Any], chat: bo
 
 
 def test_a_seed_that_no_field_holds_is_none() -> None:
-    assert verified(seed=2**70).seed == 0
-    assert verified(seed=None).seed == 0
-    assert verified(seed=-(2**63)).seed == -(2**63)
+    assert stored(seed=2**70).seed == 0
+    assert stored(seed=None).seed == 0
+    assert stored(seed=-(2**63)).seed == -(2**63)

@@ -1,0 +1,144 @@
+"""The program of one checking process: it tells whether a document conforms, once a question.
+
+It runs alone (`python -m handlers.chat.schema_process`) and is expendable: schemas and documents
+come from strangers, and what they cost is bounded from outside.
+
+A question is `verdicts.HEAD`, the schema's bytes and the document's; a schema of no bytes asks for
+a JSON object only. The answer is one line of JSON, a verdict. A first empty line says that the
+process is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import sys
+from typing import IO, Any
+
+from jsonschema.exceptions import SchemaError
+from jsonschema.protocols import Validator
+from jsonschema.validators import Draft202012Validator, validator_for
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import specification_with
+
+from handlers.chat.verdicts import (
+    CONFORMS,
+    EXHAUSTED,
+    HEAD,
+    MISMATCH,
+    NO_JSON,
+    SHOWN,
+    UNCOMPILABLE,
+    UNDECIDED,
+    Verdict,
+    judge_object,
+    loads,
+)
+
+NICENESS = 5
+"""Whoever pops or posts meanwhile comes first."""
+RECURSION = 4000
+"""Python's own limit holds about 150 levels of a document under a recursive schema."""
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+def judge(schema: bytes, document: bytes) -> Verdict:
+    """The verdict on one document, JSON as Python reads it but for NaN and Infinity; `schema` is
+    empty where any object will do. Never raises."""
+    if not schema:
+        return judge_object(document)
+    try:
+        return _judge(schema, document)
+    except (RecursionError, MemoryError):
+        return Verdict(EXHAUSTED)
+
+
+def _judge(schema: bytes, document: bytes) -> Verdict:
+    try:
+        found = loads(document)
+    except ValueError as error:
+        return Verdict(NO_JSON, str(error)[:SHOWN])
+    try:
+        validator = _compiled(json.loads(schema))
+    except (RecursionError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - the schema is a stranger's: what fails is its fault
+        return Verdict(UNCOMPILABLE, _told(error))
+    try:
+        broken = next(validator.iter_errors(found), None)
+    except (RecursionError, MemoryError):
+        raise
+    except (SchemaError, Unresolvable, re.error) as error:
+        return Verdict(UNCOMPILABLE, _told(error))
+    except Exception as error:  # noqa: BLE001 - OverflowError of a huge number, and their like
+        return Verdict(UNDECIDED, _told(error))
+    if broken is None:
+        return Verdict(CONFORMS)
+    return Verdict(MISMATCH, f"{broken.json_path[:SHOWN]}: {broken.message[:SHOWN]}")
+
+
+def _compiled(schema: dict[str, Any]) -> Validator:
+    """The validator of the draft that `$schema` names, 2020-12 otherwise; formats are not asserted.
+
+    References resolve inside the schema only, all of them, also those that no document would reach.
+    """
+    if not isinstance(schema.get("$schema", ""), str):
+        raise TypeError("$schema is not a string")
+    kind = validator_for(schema, default=Draft202012Validator)
+    kind.check_schema(schema)
+    specification = specification_with(kind.ID_OF(kind.META_SCHEMA))
+    root = specification.create_resource(schema)
+    registry: Registry[Any] = Registry()  # it has nothing, and retrieves nothing
+    left = [(registry.resolver_with_root(root), root)]
+    while left:
+        resolver, place = left.pop()
+        if isinstance(place.contents, dict):
+            for keyword in _REFERENCES:
+                if keyword in place.contents:
+                    resolver.lookup(place.contents[keyword])
+        left += ((resolver.in_subresource(each), each) for each in place.subresources())
+    return kind(schema, registry=registry)
+
+
+def _told(error: Exception) -> str:
+    message = error.message if isinstance(error, SchemaError) else str(error)
+    return (message or type(error).__name__)[:SHOWN]
+
+
+def confine(memory: int) -> None:
+    """Give up what a checking process does not need. `memory`: bytes of address space."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends with its parent, whose calls go on
+    os.nice(NICENESS)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    sys.setrecursionlimit(RECURSION)
+
+
+def serve(questions: IO[bytes], answers: IO[bytes], seconds: float) -> None:
+    """Answer until there are no more questions. One that takes more than so many seconds of CPU
+    ends the process, whether or not anybody still waits for it."""
+    _say(answers, b"")
+    while head := questions.read(HEAD.size):
+        schema_bytes, document_bytes = HEAD.unpack(head)
+        schema, document = questions.read(schema_bytes), questions.read(document_bytes)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        verdict = judge(schema, document)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        _say(answers, json.dumps(verdict).encode())
+        if verdict.word == EXHAUSTED:
+            return
+
+
+def _say(answers: IO[bytes], line: bytes) -> None:
+    answers.write(line + b"\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    confine(int(sys.argv[1]))
+    serve(sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[2]))
