@@ -124,7 +124,7 @@ class Pop:
         if hand is not None:
             disconnect.unless_delivered(req.scope, lambda: self._put_back(hand))
         elif worker.maintenance:
-            raise WorkerMaintenance
+            raise WorkerMaintenance(worker.maintenance_msg or None)
         if seconds:
             wait.applied(resp, seconds)
         resp.content_type = JSON

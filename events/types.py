@@ -138,7 +138,7 @@ class Progressed(Event, frozen=True, kw_only=True, tag="progressed"):
 class SubmittedReply(Event, frozen=True, kw_only=True, tag="submitted-reply"):
     """A worker delivered the reply of a generation that it held."""
 
-    SCRIPT: ClassVar = ("finished", "done")
+    SCRIPT: ClassVar = ("finished", "done", "elapsed_ms", "max_length")
 
     request_id: str
     generation_id: str
@@ -154,6 +154,8 @@ class SubmittedReply(Event, frozen=True, kw_only=True, tag="submitted-reply"):
     data: Usage = Usage()
     finished: int = 0  # replies the request has now
     done: bool = False
+    elapsed_ms: int = 0  # since the assignment; 0: not recorded
+    max_length: int = 0  # tokens that the request asked for
 
 
 class Returned(Event, frozen=True, kw_only=True, tag="returned"):
@@ -247,7 +249,7 @@ class Abandoned(Event, frozen=True, kw_only=True, tag="abandoned"):
 class CheckedIn(Event, frozen=True, kw_only=True, tag="checked-in"):
     """A worker showed itself, new, with a changed declaration, or after the check-in window."""
 
-    SCRIPT: ClassVar = ("created",)
+    SCRIPT: ClassVar = ("created", "uptime_ms")
 
     worker_id: str
     name: str
@@ -256,6 +258,34 @@ class CheckedIn(Event, frozen=True, kw_only=True, tag="checked-in"):
     declared: str  # digest of the declaration
     data: Declaration
     created: bool = False
+    uptime_ms: int = 0  # in all: online, neither paused nor in maintenance
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What people are told of a worker."""
+
+    info: str = ""  # its owner's words
+
+
+class WorkerChanged(Event, frozen=True, kw_only=True, tag="worker-changed"):
+    """Its owner or a moderator changed what a worker may do, or what is said of it.
+
+    Only what `changed` names was changed; the other fields say nothing.
+    """
+
+    worker_id: str
+    changed: tuple[str, ...]  # maintenance, paused, info
+    maintenance: bool = False
+    maintenance_msg: str = ""  # the operator's words for the worker; with `maintenance`
+    paused: bool = False
+    data: Profile = Profile()
+
+
+class WorkerDeleted(Event, frozen=True, kw_only=True, tag="worker-deleted"):
+    """A worker is no more, and its name is free."""
+
+    worker_id: str
+    name: str
 
 
 class WorkerAborted(Event, frozen=True, kw_only=True, tag="worker-aborted"):
@@ -268,6 +298,21 @@ class WorkerAborted(Event, frozen=True, kw_only=True, tag="worker-aborted"):
     generation_id: str
     source: int
     source_position: str
+
+
+class WorkerMeasured(Event, frozen=True, kw_only=True, tag="worker-measured"):
+    """How fast a worker was with some replies, and with its newest ones now.
+
+    Carried over by the settler, several samples at once. Speeds are in 10^-3 tokens a second.
+    """
+
+    SCRIPT: ClassVar = ("speed",)
+
+    worker_id: str
+    samples: tuple[int, ...]  # oldest first
+    source: int
+    source_position: str
+    speed: int = 0  # the average of its newest samples, these included
 
 
 class AccountOpened(Event, frozen=True, kw_only=True, tag="account-opened"):
@@ -368,7 +413,10 @@ EVENTS: tuple[type[Event], ...] = (
     Expired,
     Abandoned,
     CheckedIn,
+    WorkerChanged,
+    WorkerDeleted,
     WorkerAborted,
+    WorkerMeasured,
     AccountOpened,
     Admitted,
     WaitingChanged,

@@ -117,6 +117,21 @@ class WorkerNotFound(Refused):
     """There is no worker with that ID."""
 
 
+class NotOwner(Refused):
+    """Only the worker's owner and moderators may do this."""
+
+
+class NoWorkerModSelected(Refused):
+    """Name something to change of the worker."""
+
+
+class Locked(Refused):
+    """Jobs refer to this worker.
+
+    Put it into maintenance, and delete it once they have ended.
+    """
+
+
 class TooManyPrompts(Refused):
     """Too many requests of this account are waiting."""
 

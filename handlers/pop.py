@@ -36,6 +36,10 @@ class Worker(NamedTuple):
     owner: Account
     maintenance: bool
     paused: bool
+    speed: float | None
+    """Tokens a second; None where none was measured yet."""
+    maintenance_msg: str = ""
+    """Why it is in maintenance, in the words of who put it there; empty: nothing was said."""
 
 
 class Assignment(NamedTuple):
@@ -52,16 +56,27 @@ class Assignment(NamedTuple):
     """Of its `assigned` event."""
 
 
+class _Known(NamedTuple):
+    id: str
+    speed: float | None
+
+
 class Workers:
     """Checks workers in.
 
-    Remembers which id a name leads to; the script corrects it.
+    Remembers which id a name leads to, and how fast its worker was; the script corrects both.
     """
 
     def __init__(self, log: Log, limits: Limits) -> None:
         self._log = log
         self._limits = limits
-        self._ids: OrderedDict[str, str] = OrderedDict()
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    def speed(self, name: str) -> float | None:
+        """How fast the worker of that name was when it showed itself last; None where that is not
+        known here, or none was measured."""
+        known = self._known.get(name)
+        return None if known is None else known.speed
 
     async def check_in(self, account: Account, name: str, declaration: Declaration) -> Worker:
         """Record that a worker is here and what it declares; raise WrongCredentials for another
@@ -69,7 +84,8 @@ class Workers:
         log = self._log
         data = _declared(declaration)
         declared = hashlib.blake2b(data, digest_size=16).hexdigest()
-        worker_id = self._ids.get(name) or await self._claimed(name)
+        known = self._known.get(name)
+        worker_id = await self._claimed(name) if known is None else known.id
         for _ in range(3):
             event = CheckedIn(
                 worker_id=worker_id,
@@ -80,7 +96,7 @@ class Workers:
                 data=declaration,
             )
             try:
-                maintenance, paused = await log.run(
+                maintenance, paused, measured, message = await log.run(
                     "check_in",
                     log.keys.of(worker_id),
                     {
@@ -94,6 +110,7 @@ class Workers:
                         "trusted": int(account.trusted),
                         "declared": declared,
                         "window": self._limits.check_in_window,
+                        "stale": self._limits.online_window,
                         "event": codec.encode(event),
                     },
                 )
@@ -105,10 +122,19 @@ class Workers:
                     "The worker name belongs to another account. "
                     "Choose another name, or use its owner's API key."
                 ) from refusal
-            self._ids[name] = worker_id
-            if len(self._ids) > NAMES_KEPT:
-                self._ids.popitem(last=False)
-            return Worker(worker_id, name, account, maintenance == b"1", paused == b"1")
+            speed = int(measured) / 1000 if measured else None
+            self._known[name] = _Known(worker_id, speed)
+            if len(self._known) > NAMES_KEPT:
+                self._known.popitem(last=False)
+            return Worker(
+                worker_id,
+                name,
+                account,
+                maintenance == b"1",
+                paused == b"1",
+                speed,
+                message.decode(),
+            )
         raise RedisUnavailable
 
     async def _claimed(self, name: str) -> str:

@@ -12,9 +12,10 @@ ARGV[3] user_id   the caller
 ARGV[4] trusted   1 or 0, the caller's role
 ARGV[5] declared  digest of the declaration
 ARGV[6] window    seconds in which an unchanged declaration writes nothing
-ARGV[7..] event   flat fields of checked-in
+ARGV[7] stale     seconds after which a silent worker was offline
+ARGV[8..] event   flat fields of checked-in
 
-RETURNS {"OK", maintenance, paused}
+RETURNS {"OK", maintenance, paused, speed, maintenance_msg}  speed: 10^-3 tokens a second, empty where none was measured
 REFUSES REBUILDING   a rebuild of state runs
         OTHER_ID     another worker id holds the name; it comes with the answer
         WRONG_OWNER  the name belongs to another account's worker
@@ -24,14 +25,18 @@ EVENTS  checked-in
 -- use apply/checked-in
 local worker, worker_name = KEYS[3], KEYS[4]
 local worker_id, name, user_id, trusted, declared = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local window = tonumber(ARGV[6])
+local window, stale = tonumber(ARGV[6]), tonumber(ARGV[7])
 
 if gated() then return {"REBUILDING"} end
 local claim = call("GET", worker_name)
 if claim and claim ~= worker_id then return {"OTHER_ID", claim} end
-local w = call("HMGET", worker, "name", "user", "trusted", "declared", "checked_in_ms", "maintenance", "paused")
+local w = call("HMGET", worker, "name", "user", "trusted", "declared", "checked_in_ms", "maintenance", "paused",
+  "speed", "maintenance_msg", "uptime_ms")
 if w[1] and w[2] ~= user_id then return {"WRONG_OWNER"} end
 if not w[1] or w[1] ~= name or w[3] ~= trusted or w[4] ~= declared or now() - tonumber(w[5]) >= window * 1000 then
-  emit({worker = worker, worker_name = worker_name}, event_from(7, "created", w[1] and "0" or "1"))
+  local uptime, since = tonumber(w[10] or "0"), now() - tonumber(w[5] or "0")
+  if w[6] == "0" and w[7] == "0" and since <= stale * 1000 then uptime = uptime + since end
+  emit({worker = worker, worker_name = worker_name},
+    event_from(8, "created", w[1] and "0" or "1", "uptime_ms", text(uptime)))
 end
-return {"OK", w[6] or "0", w[7] or "0"}
+return {"OK", w[6] or "0", w[7] or "0", w[8] or "", w[9] or ""}

@@ -29,9 +29,10 @@ local request, generation, content, lease = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local generation_id, command, reply, content_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if gated() then return {"REBUILDING"} end
-local g = call("HMGET", generation, "state", "position")
+local g = call("HMGET", generation, "state", "position", "assigned_ms")
 if not g[1] then return {"NOT_FOUND"} end
-local r = call("HMGET", request, "state", "waiting", "processing", "finished", "jobs", "cancelled")
+local r = call("HMGET", request, "state", "waiting", "processing", "finished", "jobs", "cancelled",
+  "max_length")
 if g[1] == "finished" then
   if call("HGET", content, "command:" .. generation_id) == command then
     return {"OK", g[2], r[4], r[1] == "done" and "1" or "0"}
@@ -44,7 +45,8 @@ local finished = tonumber(r[4]) + 1
 local over = tonumber(r[2]) == 0 and tonumber(r[3]) == 1
 local done = r[1] == "open" and over and (finished >= tonumber(r[5]) or r[6] == "1")
 local position = emit({request = request, generation = generation, due_lease = KEYS[7], due_request = KEYS[8]},
-  event_from(5, "finished", text(finished), "done", done and "1" or "0"))
+  event_from(5, "finished", text(finished), "done", done and "1" or "0",
+    "elapsed_ms", text(math.max(1, now() - tonumber(g[3]))), "max_length", r[7]))
 call("HSET", content, "reply:" .. generation_id, reply, "command:" .. generation_id, command)
 call("EXPIRE", content, content_ttl)
 call("DEL", lease)

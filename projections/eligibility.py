@@ -27,6 +27,9 @@ from events.types import (
     Submitted,
     SubmittedReply,
     WorkerAborted,
+    WorkerChanged,
+    WorkerDeleted,
+    WorkerMeasured,
 )
 from projections.changes import Document, Row, Rows, bounded
 from projections.database import Database
@@ -61,8 +64,7 @@ def fold(batch: Sequence[Recorded]) -> Document:
     all assigned stays, with nothing waiting, since a fault may bring a job back.
     """
     requests = Rows("request_id")
-    workers: dict[str, Row] = {}
-    aborts: dict[str, int] = {}
+    workers = _Workers()
     for recorded in batch:
         event, ms = recorded.event, recorded.position.ms
         match event:
@@ -77,21 +79,74 @@ def fold(batch: Sequence[Recorded]) -> Document:
             case Faulted():
                 requests.update(event.request_id, _fault(event, ms))
             case CheckedIn():
-                row = _worker(event, recorded)
-                earlier = workers.get(event.worker_id)
-                if earlier:
-                    row["created_ms"] = earlier["created_ms"]
-                workers[event.worker_id] = row
+                workers.check_in(event.worker_id, _worker(event, recorded))
+            case WorkerChanged():
+                workers.change(event.worker_id, _changed(event))
+            case WorkerDeleted():
+                workers.delete(event.worker_id)
             case WorkerAborted():
-                aborts[event.worker_id] = aborts.get(event.worker_id, 0) + 1
+                workers.abort(event.worker_id)
+            case WorkerMeasured():
+                workers.measure(event.worker_id, event.speed / 1000)
             case _:
                 pass
         if isinstance(event, Cancelled | Expired) or (
             isinstance(event, SubmittedReply | Returned | Faulted) and event.done
         ):
             requests.delete(event.request_id)
-    parts = {"queue": requests.document(), "workers": list(workers.values()), "aborts": aborts}
+    parts = {"queue": requests.document()} | workers.document()
     return {name: part for name, part in parts.items() if part}
+
+
+class _Workers:
+    """Changes of `workers`.
+
+    A worker may go and come back under its id within one batch: it goes first.
+    """
+
+    def __init__(self) -> None:
+        self._declared: dict[str, Row] = {}
+        self._changed: dict[str, Row] = {}
+        self._aborts: dict[str, int] = {}
+        self._speeds: dict[str, float] = {}
+        self._gone: dict[str, None] = {}
+
+    def check_in(self, id_: str, row: Row) -> None:
+        """What it declares now; it stays as old as it is."""
+        earlier = self._declared.get(id_)
+        if earlier:
+            row["created_ms"] = earlier["created_ms"]
+        self._declared[id_] = row
+
+    def change(self, id_: str, columns: Row) -> None:
+        """New values of some columns."""
+        self._changed.setdefault(id_, {"id": id_}).update(columns)
+
+    def abort(self, id_: str) -> None:
+        """One more dropped job."""
+        self._aborts[id_] = self._aborts.get(id_, 0) + 1
+
+    def measure(self, id_: str, speed: float) -> None:
+        """How fast it is now, in tokens a second."""
+        self._speeds[id_] = speed
+
+    def delete(self, id_: str) -> None:
+        """It goes, and whatever was known of it."""
+        parts: tuple[dict[str, Any], ...]
+        parts = (self._declared, self._changed, self._aborts, self._speeds)
+        for known in parts:
+            known.pop(id_, None)
+        self._gone[id_] = None
+
+    def document(self) -> Document:
+        """The parts that `workers_write` takes."""
+        return {
+            "workers_gone": list(self._gone),
+            "workers": list(self._declared.values()),
+            "workers_changed": list(self._changed.values()),
+            "aborts": self._aborts,
+            "speeds": self._speeds,
+        }
 
 
 def _request(event: Submitted, recorded: Recorded) -> Row:
@@ -161,7 +216,20 @@ def _worker(event: CheckedIn, recorded: Recorded) -> Row:
         "image_transports": declared.image_transports,
         "last_check_in_ms": recorded.position.ms,
         "created_ms": recorded.position.ms,
+        "uptime_ms": bounded(event.uptime_ms),
     }
+
+
+def _changed(event: WorkerChanged) -> Row:
+    row: Row = {}
+    if "maintenance" in event.changed:
+        row["maintenance"] = event.maintenance
+        row["maintenance_msg"] = event.maintenance_msg
+    if "paused" in event.changed:
+        row["paused"] = event.paused
+    if "info" in event.changed:
+        row["info"] = event.data.info
+    return row
 
 
 def rank(priority: int, created_ms: int) -> int:

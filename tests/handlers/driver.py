@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from handlers import errors
+from handlers import errors, workers
 from handlers.accounts import ANONYMOUS_KEY, Account
 from handlers.admission import admit, never_settled
 from handlers.modes import set_modes
@@ -14,6 +14,7 @@ from tests.handlers.pool import MODEL, Pool, operation_of, request_of
 
 WORKERS = ("a", "b", "c", "d")
 MODELS = ((MODEL,), (MODEL, "b"), ("b",), ())
+NOBODY = "00000000-0000-4000-8000-000000000000"
 CLOCK_STEPS = (0.2, 5, 40, 155, 700, 1250)
 
 
@@ -38,6 +39,8 @@ class Driver:
             (self.cancel, 4),
             (self.give_back, 5),
             (self.check_in, 4),
+            (self.change_worker, 1),
+            (self.delete_worker, 0.3),
             (self.pass_time, 3),
             (self.sweep, 3),
             (self.settle, 2),
@@ -139,6 +142,25 @@ class Driver:
 
     async def check_in(self) -> None:
         await self.pool.worker(self.random.choice(WORKERS))
+
+    async def change_worker(self) -> None:
+        worker = await self._worker()
+        change = workers.Change(
+            maintenance=self.random.choice((None, True, False)),
+            maintenance_msg=self.random.choice(("", "Back soon")),
+            paused=self.random.choice((None, True, False)),
+            info=self.random.choice((None, "", "In the attic")),
+        )
+        account = self.pool.owner._replace(moderator=self.random.random() < 0.8)
+        await workers.change_worker(self.pool.log, account, worker, change)
+
+    async def delete_worker(self) -> None:
+        await workers.delete_worker(self.pool.log, self.pool.owner, await self._worker())
+
+    async def _worker(self) -> workers.Known:
+        """One that was seen, and may be gone by now."""
+        seen = list(self.pool.names.values())
+        return await workers.find(self.pool.log, self.random.choice(seen).id if seen else NOBODY)
 
     async def pass_time(self) -> None:
         await self.pool.pass_time(self.random.choice(CLOCK_STEPS))

@@ -11,6 +11,7 @@ import pytest
 
 from events import codec, types
 from events.keys import Keys
+from handlers import workers
 from handlers.accounts import open_account
 from handlers.admission import admit
 from handlers.cancel import expire
@@ -110,8 +111,19 @@ async def _other_name(pool: Pool) -> None:
     """Two processes meet a new name at once: the second is told the first one's id."""
     worker = await pool.worker("w")
     flipped = "0" if worker.id[0] != "0" else "1"
-    pool.workers._ids["w"] = flipped + worker.id[1:]
+    known = pool.workers._known["w"]
+    pool.workers._known["w"] = known._replace(id=flipped + worker.id[1:])
     assert (await pool.worker("w")).id == worker.id
+
+
+async def _gone_worker(pool: Pool, *, delete: bool) -> None:
+    """Another call deletes it between the look-up and the script."""
+    known = await workers.find(pool.log, (await pool.worker()).id)
+    await workers.delete_worker(pool.log, pool.owner, known)
+    if delete:
+        await workers.delete_worker(pool.log, pool.owner, known)
+    else:
+        await workers.change_worker(pool.log, pool.owner, known, workers.Change(maintenance=True))
 
 
 async def _wrong_owner(pool: Pool) -> None:
@@ -323,6 +335,8 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("cancel", "STALE"): _stale_cancel,
     ("check_in", "OTHER_ID"): _other_name,
     ("check_in", "WRONG_OWNER"): _wrong_owner,
+    ("change_worker", "NOT_FOUND"): lambda pool: _gone_worker(pool, delete=False),
+    ("delete_worker", "NOT_FOUND"): lambda pool: _gone_worker(pool, delete=True),
     ("expire", "NOT_DUE"): _early_expire,
     ("expire", "NOT_FOUND"): _expire_nothing,
     ("expire", "STALE"): _stale_expire,

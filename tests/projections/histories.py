@@ -20,6 +20,7 @@ from events.types import (
     Demand,
     Expired,
     Faulted,
+    Profile,
     Progressed,
     Returned,
     Settled,
@@ -27,6 +28,8 @@ from events.types import (
     SubmittedReply,
     Usage,
     WorkerAborted,
+    WorkerChanged,
+    WorkerDeleted,
 )
 
 MODELS = ("alpha", "beta", "gamma")
@@ -291,6 +294,23 @@ class Story:
         )
         return id_
 
+    def change_worker(self, worker: int = 1, **changed: Any) -> None:
+        """`info` among them goes to the profile."""
+        info = changed.pop("info", None)
+        names = tuple(name for name in changed if name != "maintenance_msg")
+        self.tell(
+            WorkerChanged(
+                worker_id=uuid(worker, 0xF000),
+                changed=names if info is None else (*names, "info"),
+                data=Profile(info=info or ""),
+                **changed,
+            )
+        )
+
+    def delete_worker(self, worker: int = 1) -> None:
+        self.workers.remove(worker)
+        self.tell(WorkerDeleted(worker_id=uuid(worker, 0xF000), name=f"worker {worker}"))
+
     def abort(self, worker: int = 1) -> None:
         self.tell(
             WorkerAborted(
@@ -322,7 +342,8 @@ def _one(story: Story, choose: random.Random) -> None:
     what = choose.choice(
         [
             *("submit", "assign", "assign", "progress", "reply", "reply", "back", "fault", "fault"),
-            *("cancel", "expire", "check-in", "abort", "other"),
+            *("cancel", "expire", "check-in", "check-in", "abort", "other"),
+            *("change-worker", "delete-worker"),
         ]
     )
     if what == "submit" or request is None or state is None:
@@ -353,6 +374,19 @@ def _one(story: Story, choose: random.Random) -> None:
         story.expire(request)
     elif what == "check-in":
         story.check_in(choose.randint(1, 4), trusted=choose.random() < 0.5)
+    elif what == "change-worker" and story.workers:
+        story.change_worker(
+            choose.choice(story.workers),
+            **choose.choice(
+                (
+                    {"maintenance": True, "maintenance_msg": "Back soon"},
+                    {"maintenance": False, "info": "In the attic"},
+                    {"paused": choose.random() < 0.5},
+                )
+            ),
+        )
+    elif what == "delete-worker" and story.workers:
+        story.delete_worker(choose.choice(story.workers))
     elif what == "abort" and story.workers:
         story.abort(choose.choice(story.workers))
     elif what == "other":

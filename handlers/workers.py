@@ -1,0 +1,116 @@
+"""What owners and moderators change of workers (text_path_reference.md 8.1).
+
+Who may change what is judged here: a worker's owner never changes. A request that a deleted worker
+holds goes on by itself: its reply is taken, and what would count for the worker counts for nobody.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import structlog
+
+from events import codec
+from events.types import Profile, WorkerChanged, WorkerDeleted
+from handlers.accounts import Account
+from handlers.errors import NotModerator, NotOwner, WorkerNotFound
+from handlers.log import Log, Refusal
+
+logger = structlog.get_logger()
+
+
+class Known(NamedTuple):
+    """A worker as hot state has it."""
+
+    id: str
+    name: str
+    owner_id: int
+
+
+class Change(NamedTuple):
+    """What is to be changed; None: nothing of that."""
+
+    maintenance: bool | None = None
+    maintenance_msg: str = ""
+    """Told to the worker, with `maintenance`; empty: the service's own words."""
+    paused: bool | None = None
+    info: str | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The names of what is to be changed."""
+        values = {"maintenance": self.maintenance, "paused": self.paused, "info": self.info}
+        return tuple(name for name, value in values.items() if value is not None)
+
+
+async def find(log: Log, worker_id: str) -> Known:
+    """The worker of that id; raise WorkerNotFound."""
+    name, owner = await log.read("HMGET", log.keys.worker(worker_id), "name", "user")
+    if name is None:
+        raise WorkerNotFound
+    return Known(worker_id, name.decode(), int(owner))
+
+
+def owned(account: Account, worker: Known) -> bool:
+    """Whether the account may act as the worker's owner: moderators may, too."""
+    return account.moderator or (not account.anonymous and account.id == worker.owner_id)
+
+
+async def change_worker(log: Log, account: Account, worker: Known, change: Change) -> None:
+    """Change the worker in the name of the account.
+
+    Raise NotOwner, NotModerator, WorkerNotFound where it is gone by now.
+    """
+    if change.paused is not None and not account.moderator:
+        raise NotModerator
+    if not owned(account, worker):
+        raise NotOwner
+    event = WorkerChanged(
+        worker_id=worker.id,
+        changed=change.words,
+        maintenance=bool(change.maintenance),
+        maintenance_msg=change.maintenance_msg if change.maintenance else "",
+        paused=bool(change.paused),
+        data=Profile(info=change.info or ""),
+    )
+    try:
+        (position,) = await log.run(
+            "change_worker",
+            log.keys.of(worker.id),
+            {"worker": log.keys.worker(worker.id)},
+            {"event": codec.encode(event)},
+        )
+    except Refusal as refusal:
+        raise WorkerNotFound from refusal
+    logger.info(
+        "worker_changed",
+        worker_id=worker.id,
+        position=position.decode(),
+        changed=event.changed,
+        user_id=account.id,
+    )
+
+
+async def delete_worker(log: Log, account: Account, worker: Known) -> None:
+    """Delete the worker in the name of the account.
+
+    Raise NotOwner, WorkerNotFound where it is gone by now.
+    """
+    if not owned(account, worker):
+        raise NotOwner
+    keys = log.keys
+    try:
+        (position,) = await log.run(
+            "delete_worker",
+            keys.of(worker.id),
+            {"worker": keys.worker(worker.id), "worker_name": keys.worker_name(worker.name)},
+            {
+                "name": worker.name,
+                "event": codec.encode(WorkerDeleted(worker_id=worker.id, name=worker.name)),
+            },
+        )
+    except Refusal as refusal:
+        raise WorkerNotFound from refusal
+    logger.info(
+        "worker_deleted", worker_id=worker.id, position=position.decode(), user_id=account.id
+    )
