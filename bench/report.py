@@ -14,7 +14,7 @@ from bench.rig import Result
 
 CYCLE_ROLES = (
     *("web", "valkey", "postgres", "projector_status", "projector_eligibility"),
-    *("settler", "janitor"),
+    *("projector_statistics", "settler", "janitor"),
 )
 """Whose CPU is the cost of a job. `up` (it passes log lines on) is shown beside it."""
 

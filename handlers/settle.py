@@ -15,10 +15,9 @@ from typing import TypedDict
 import msgspec
 import structlog
 
-from events import codec, types
+from events import codec, speed, types
 from events.base import START, Position, Recorded
 from events.keys import Keys
-from handlers import speed
 from handlers.log import Log, Refusal
 
 logger = structlog.get_logger()

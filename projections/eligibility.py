@@ -57,7 +57,7 @@ VALIDATED_BACKENDS = frozenset(
 # rows
 
 
-def fold(batch: Sequence[Recorded]) -> Document:
+def fold(batch: Sequence[Recorded]) -> Document:  # noqa: PLR0912 - a case an event
     """Events to changes of `queue` and `workers`.
 
     A request's rows live until it hands out no more jobs: done, cancelled or expired. One that is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from projections.eligibility import ELIGIBILITY
+from projections.statistics import STATISTICS
 from projections.status import STATUS
 
-PROJECTIONS = {projection.name: projection for projection in (STATUS, ELIGIBILITY)}
+PROJECTIONS = {projection.name: projection for projection in (STATUS, ELIGIBILITY, STATISTICS)}

@@ -25,6 +25,7 @@ from projections.follow import SETTLER
 from projections.log import Log
 from projections.projection import Projected
 from projections.projector import Projector, channel
+from projections.statistics import STATISTICS
 from projections.status import STATUS
 from tests.api import described
 
@@ -43,14 +44,14 @@ MESSAGE = {"role": "assistant", "content": "hello"}
 
 
 class Projecting:
-    """Both projections of every partition, stepped by hand."""
+    """All projections of every partition, stepped by hand."""
 
     def __init__(self, redis_url: str, database_url: str, partitions: int) -> None:
         self._stack = contextlib.ExitStack()
         client = self._stack.enter_context(log.connect(redis_url))
         keys = Keys(partitions)
         self._steps = []
-        for projection in (STATUS, ELIGIBILITY):
+        for projection in (STATUS, ELIGIBILITY, STATISTICS):
             for partition in keys.all():
                 connected = self._stack.enter_context(session.connect(database_url, "test"))
                 projector = Projector(projection, Log(client, keys, partition), connected)

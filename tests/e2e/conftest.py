@@ -33,6 +33,7 @@ release: hordechat migrate
 web: hordechat web
 projector_status: hordechat projector status --take 2
 projector_eligibility: hordechat projector eligibility
+projector_statistics: hordechat projector statistics
 settler: hordechat settler
 janitor: hordechat janitor
 """

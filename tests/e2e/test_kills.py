@@ -37,6 +37,7 @@ TARGETS = (
     "projector_status",
     "postgres",
     "projector_eligibility",
+    "projector_statistics",
     "web",
     "settler",
     "janitor",

@@ -17,10 +17,11 @@ from projections.eligibility import ELIGIBILITY
 from projections.log import Log
 from projections.projector import step
 from projections.session import Session
+from projections.statistics import STATISTICS
 from projections.status import STATUS
 from tests.projections.histories import Story, append
 
-TABLES = (*STATUS.tables, *ELIGIBILITY.tables)
+TABLES = (*STATUS.tables, *ELIGIBILITY.tables, *STATISTICS.tables)
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def given(client: redis.Redis, keys: Keys, reader: Log, connected: Session) -> G
 
 
 def catch_up(reader: Log, connected: Session, count: int = 500) -> None:
-    for projection in (STATUS, ELIGIBILITY):
+    for projection in (STATUS, ELIGIBILITY, STATISTICS):
         while step(projection, reader, connected, count=count):
             pass
 

@@ -22,12 +22,14 @@ from events.types import (
     Faulted,
     Profile,
     Progressed,
+    Refused,
     Returned,
     Settled,
     Submitted,
     SubmittedReply,
     Usage,
     WorkerAborted,
+    WorkerMeasured,
     WorkerChanged,
     WorkerDeleted,
 )
@@ -129,6 +131,8 @@ class Story:
             "generations": [],
             "cancelled": False,
             "done": False,
+            "fault": ("", ""),
+            "refused": {},
         }
         return id_
 
@@ -165,7 +169,17 @@ class Story:
             )
         )
 
-    def reply(self, request_id: str, generation_id: str, **usage: Any) -> None:
+    def reply(
+        self,
+        request_id: str,
+        generation_id: str,
+        *,
+        worker: int = 1,
+        model: str = "alpha",
+        characters: int = 10,
+        elapsed_ms: int = 1000,
+        **usage: Any,
+    ) -> None:
         state = self._requests[request_id]
         state["pending"].remove(generation_id)
         state["finished"] += 1
@@ -178,16 +192,18 @@ class Story:
                 request_id=request_id,
                 generation_id=generation_id,
                 user_id=1,
-                worker_id=uuid(1, 0xF000),
-                owner_id=1,
-                model="alpha",
+                worker_id=uuid(worker, 0xF000),
+                owner_id=worker,
+                model=model,
                 state="ok",
                 finish_reason="stop",
-                characters=10,
+                characters=characters,
                 tool_calls=0,
                 data=Usage(**usage),
                 finished=state["finished"],
                 done=done,
+                elapsed_ms=elapsed_ms,
+                max_length=100,
             )
         )
 
@@ -207,8 +223,26 @@ class Story:
             )
         )
 
-    def fault(self, request_id: str, generation_id: str, limit: int = 2, worker: int = 1) -> None:
+    def refuse(
+        self, request_id: str, generation_id: str, rc: str = "ChatSubmitNonconformant"
+    ) -> None:
         state = self._requests[request_id]
+        state["fault"] = (rc, "")
+        state["refused"][generation_id] = rc
+        self.tell(Refused(request_id=request_id, generation_id=generation_id, rc=rc))
+
+    def fault(
+        self,
+        request_id: str,
+        generation_id: str,
+        limit: int = 2,
+        worker: int = 1,
+        reason: str = "",
+    ) -> None:
+        state = self._requests[request_id]
+        refusal = state["refused"].get(generation_id, "")
+        if reason and not refusal:
+            state["fault"] = ("ChatWorkerFault", reason)
         state["pending"].remove(generation_id)
         state["faults"] += 1
         exhausted = not state["done"] and not state["cancelled"] and state["faults"] > limit
@@ -229,6 +263,10 @@ class Story:
                 exhausted=exhausted,
                 finished=state["finished"],
                 done=done,
+                reason=reason,
+                refusal_rc=refusal,
+                fault_rc=state["fault"][0],
+                fault_code=state["fault"][1],
             )
         )
 
@@ -259,6 +297,8 @@ class Story:
                 user_id=1,
                 finished=state["finished"],
                 done=not state["done"],
+                fault_rc=state["fault"][0],
+                fault_code=state["fault"][1],
             )
         )
 
@@ -321,6 +361,17 @@ class Story:
             )
         )
 
+    def measure(self, worker: int = 1, speed: int = 5000) -> None:
+        self.tell(
+            WorkerMeasured(
+                worker_id=uuid(worker, 0xF000),
+                samples=(speed,),
+                source=0,
+                source_position=str(self.head),
+                speed=speed,
+            )
+        )
+
 
 def random_story(seed: int, length: int, tail: int = 0) -> Story:
     """About `length` events of every kind, requests interleaved, some in one millisecond."""
@@ -335,14 +386,15 @@ def random_story(seed: int, length: int, tail: int = 0) -> Story:
     return story
 
 
-def _one(story: Story, choose: random.Random) -> None:
+def _one(story: Story, choose: random.Random) -> None:  # noqa: PLR0912 - a kind a branch
     live = list(story._requests)
     request = choose.choice(live) if live else None
     state = story._requests[request] if request else None
     what = choose.choice(
         [
             *("submit", "assign", "assign", "progress", "reply", "reply", "back", "fault", "fault"),
-            *("cancel", "expire", "check-in", "check-in", "abort", "other"),
+            "refuse",
+            *("cancel", "expire", "check-in", "check-in", "abort", "measure", "other"),
             *("change-worker", "delete-worker"),
         ]
     )
@@ -363,11 +415,22 @@ def _one(story: Story, choose: random.Random) -> None:
     elif what == "progress" and state["pending"]:
         story.progress(request, choose.choice(state["pending"]))
     elif what == "reply" and state["pending"]:
-        story.reply(request, choose.choice(state["pending"]), completion_tokens=3)
+        story.reply(
+            request,
+            choose.choice(state["pending"]),
+            worker=choose.randint(1, 4),
+            model=choose.choice(MODELS),
+            elapsed_ms=choose.choice((0, 1, 7000)),
+            completion_tokens=3,
+        )
     elif what == "back" and state["pending"]:
         story.give_back(request, choose.choice(state["pending"]))
     elif what == "fault" and state["pending"]:
-        story.fault(request, choose.choice(state["pending"]))
+        reason = choose.choice(("", "generation_error"))
+        story.fault(request, choose.choice(state["pending"]), reason=reason)
+    elif what == "refuse" and state["pending"]:
+        rc = choose.choice(("ChatSubmitNonconformant", "ChatSubmitInvalid"))
+        story.refuse(request, choose.choice(state["pending"]), rc)
     elif what == "cancel" and not state["cancelled"] and not state["done"]:
         story.cancel(request, settle=choose.random() < 0.5)
     elif what == "expire" and choose.random() < 0.5:
@@ -389,5 +452,7 @@ def _one(story: Story, choose: random.Random) -> None:
         story.delete_worker(choose.choice(story.workers))
     elif what == "abort" and story.workers:
         story.abort(choose.choice(story.workers))
+    elif what == "measure" and story.workers:
+        story.measure(choose.choice(story.workers), choose.randint(1, 50_000))
     elif what == "other":
         story.tell(Settled(source=0, source_position=str(story.ms)))

@@ -309,17 +309,16 @@ def test_hints_say_what_became_readable(client: redis.Redis, given: Given):
     given(story)
 
     heard = ear.heard()
+    status, eligibility, statistics = (heard[first::3] for first in range(3))
 
-    assert [message.get("requests") for message in heard] == [
+    assert [message.get("requests") for message in status] == [
         [request, story.events[1][1].request_id],  # type: ignore[attr-defined]
-        None,
         [request],
-        None,
         [request],
-        None,
     ]
-    assert heard[1] == {"position": at_submit, "models": ["alpha", "beta", ""]}
-    assert "models" not in heard[3]
+    assert eligibility[0] == {"position": at_submit, "models": ["alpha", "beta", ""]}
+    assert "models" not in eligibility[1]
+    assert not any(message.get("requests") for message in (*eligibility, *statistics))
     assert heard[5]["models"] == ["alpha", "beta"]
 
 
