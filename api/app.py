@@ -39,6 +39,7 @@ from handlers.pop import Workers
 from handlers.reference import Reference
 from handlers.timeouts import Timeouts
 from projections.database import Database
+from projections.eligibility import Rules
 from projections.follow import Follower
 from projections.status import StatusLoader
 
@@ -56,6 +57,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     matcher: Matcher
     availability: Availability
+    rules: Rules
     queue: Queue
     gate: Gate
     models: Models
@@ -163,6 +165,7 @@ def create_app(parts: Parts) -> App:
             accounts,
             parts.workers,
             parts.matcher,
+            parts.rules,
             parts.callers,
             parts.timeouts,
             wait_limit=parts.wait_limit,

@@ -10,8 +10,10 @@ from handlers.errors import DatabaseUnavailable, ReadModelBehind
 from handlers.log import Log
 from projections import database, eligibility
 from projections.database import Database
-from projections.eligibility import QueueSnapshot, Servers, Serving, Wanted
+from projections.eligibility import Rules, Serving, Wanted
 from projections.follow import Follower
+from projections.servers import Servers, servers
+from projections.standing import QueueSnapshot, queue_snapshot
 
 _NOBODY_SECONDS = 1.0
 """That nobody can serve it is not kept longer: the next pop may change it."""
@@ -37,6 +39,7 @@ class Availability:
         database: Database,
         follower: Follower,
         clock: Clock,
+        rules: Rules,
         *,
         online_window: int,
         keep_seconds: float,
@@ -45,6 +48,7 @@ class Availability:
         self._database = database
         self._follower = follower
         self._clock = clock
+        self._rules = rules
         self._online_window = online_window
         self._keep_seconds = keep_seconds
         self._known: OrderedDict[Wanted, tuple[float, Servers]] = OrderedDict()
@@ -154,18 +158,19 @@ class Availability:
             asking.exception()  # whoever asked gets it, if still there
 
     async def _look_up(self, wanted: Wanted) -> Servers:
-        servers = await eligibility.servers(
+        found = await servers(
             self._database,
             wanted,
             now_ms=await self._clock.now_ms(),
             online_window_s=self._online_window,
+            rules=self._rules,
         )
-        keep = self._keep_seconds if servers.workers else min(_NOBODY_SECONDS, self._keep_seconds)
-        self._known[wanted] = (asyncio.get_running_loop().time() + keep, servers)
+        keep = self._keep_seconds if found.workers else min(_NOBODY_SECONDS, self._keep_seconds)
+        self._known[wanted] = (asyncio.get_running_loop().time() + keep, found)
         self._known.move_to_end(wanted)
         if len(self._known) > _KEPT:
             self._known.popitem(last=False)
-        return servers
+        return found
 
 
 class Queue:
@@ -175,7 +180,7 @@ class Queue:
         self._database = database
         self._clock = clock
         self._read_at = float("-inf")
-        self._snapshot = QueueSnapshot(())
+        self._snapshot = QueueSnapshot()
         self._reading: asyncio.Task[QueueSnapshot] | None = None
 
     async def snapshot(self) -> QueueSnapshot:
@@ -190,7 +195,7 @@ class Queue:
     async def _read(self) -> QueueSnapshot:
         read_at = asyncio.get_running_loop().time()
         now_ms = await self._clock.now_ms()
-        self._snapshot = await eligibility.queue_snapshot(self._database, now_ms=now_ms)
+        self._snapshot = await queue_snapshot(self._database, now_ms=now_ms)
         self._read_at = read_at
         return self._snapshot
 

@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from api.availability import Availability, Queue
 from api.clock import Clock
+from events import faults
 from events.base import Position
 from handlers.chat import estimate
 from handlers.errors import (
@@ -28,8 +29,9 @@ from handlers.errors import (
 from handlers.log import Log
 from handlers.text.reply import CSAM, Metadata, stored
 from projections import database
-from projections.eligibility import ANY_MODEL, Wanted
+from projections.eligibility import UNMEASURED_SPEED, Wanted
 from projections.follow import Follower
+from projections.servers import Gap, Servers
 from projections.status import GenerationRow, Read, StatusLoader, StatusRow
 
 CATCH_UP_SECONDS = 0.3
@@ -39,7 +41,10 @@ times out, the answer still comes within a second."""
 NO_CONTENT = "The replies cannot be read right now. Ask again in a moment."
 
 Replies = Mapping[str, bytes | None]
-"""What content keeps of each delivered generation, by its id; None where that is gone."""
+"""What content keeps of each delivered generation, by its id, and of the last refusal, as FAULT;
+None where that is gone."""
+
+FAULT = "fault_reason"
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,12 +101,29 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What this answer leaves out, and why."""
 
 
+class ImpossibleReason(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="declaration_gap"
+):
+    """What no online worker that serves the model declares."""
+
+    missing_declarations: list[str]
+    exceeded_limits: list[str]
+
+
 class ChatStatus(Status, frozen=True, kw_only=True):
     """The body of a chat request's status."""
 
     generations: list[ChatGeneration]
+    impossible_reason: ImpossibleReason | None
+    """Why no worker may take it and nothing is in process, where that is the workers' declarations
+    (spec, Impossible reason)."""
     context_adjustments: Raw
     """Entries of `handlers.chat.context.Adjustment`; null where nothing was changed."""
+    fault_reason: str | None
+    """Of a faulted request: what its worker was told of the last refused reply, or why the worker
+    gave up. Null where neither is known."""
+    fault_rc: str | None
+    """The return code of that refusal, or ChatWorkerFault."""
 
 
 class TextStatus(Status, frozen=True, kw_only=True):
@@ -136,6 +158,7 @@ class _Outlook(NamedTuple):
     queue_position: int
     wait_time: int
     might_stall: bool
+    gap: Gap | None = None
 
 
 class Family(NamedTuple):
@@ -209,6 +232,9 @@ class StatusReader:
             replies = {**replies, **await self._replies(request_id, missing)}
         if any(replies.get(each.id) is None for each in finished):
             raise RequestNotFound  # it expired meanwhile, or its content was lost
+        if row.faulted and row.fault_rc and not row.fault_code:
+            content = self._log.keys.content(request_id)
+            replies = {**replies, FAULT: await self._log.read("HGET", content, FAULT)}
         status = self._family.shape(row, await self._outlook(row), replies, UNSET)
         return Reading(status, hot.position)
 
@@ -262,7 +288,7 @@ class StatusReader:
         )
         try:
             servers = await self._availability.servers(wanted)
-            position, seconds = await self._place(row, servers.threads)
+            position, seconds = await self._place(row, servers)
         except (Unserved, database.DatabaseUnavailable):
             # An estimate: its lack is no reason to hold the answer back.
             return _unknown(is_possible=row.processing > 0)
@@ -271,31 +297,34 @@ class StatusReader:
             servers.workers,
             servers.threads,
             position,
-            round(seconds + self._remaining(row)),
+            round(seconds + self._remaining(row, servers)),
             might_stall=row.waiting > 0 and not servers.threads,
+            gap=None if row.processing else servers.gap,
         )
 
-    async def _place(self, row: StatusRow, threads: int) -> tuple[int, float]:
+    async def _place(self, row: StatusRow, servers: Servers) -> tuple[int, float]:
         """Where the request stands in the queue, and the seconds until its turn is over."""
         if not row.waiting:
             return 0, 0.0
         snapshot = await self._queue.snapshot()
-        position = snapshot.position(row.id)
-        models = {*row.demand.models, ANY_MODEL}
-        rivals = [
-            each
-            for each in snapshot.ahead(row.id)
-            if not row.demand.models or models.intersection(each.models)
-        ]
-        tokens = sum(each.max_length * each.jobs for each in rivals) + row.max_length * row.waiting
-        jobs = sum(each.jobs for each in rivals) + row.waiting
-        return position, estimate.queue_seconds(tokens, jobs, threads)
+        ahead = snapshot.ahead(row.id, servers.reaches)
+        seconds = estimate.queue_seconds(
+            ahead.tokens + row.max_length * row.waiting,
+            ahead.jobs + row.waiting,
+            servers.threads,
+            servers.tokens_per_second,
+        )
+        return snapshot.position(row.id), seconds
 
-    def _remaining(self, row: StatusRow) -> float:
+    def _remaining(self, row: StatusRow, servers: Servers) -> float:
         now_ms = self._clock.estimate_ms()
         return max(
             (
-                estimate.remaining_seconds(row.max_length, (now_ms - each.created_ms) / 1000)
+                estimate.remaining_seconds(
+                    row.max_length,
+                    (now_ms - each.created_ms) / 1000,
+                    servers.speeds.get(each.worker_id, UNMEASURED_SPEED),
+                )
                 for each in row.generations
                 if each.state == "pending"
             ),
@@ -329,7 +358,27 @@ def _chat(
     return ChatStatus(
         **_standing(row, outlook, message),
         generations=generations,
+        impossible_reason=_impossible(outlook.gap),
         context_adjustments=Raw(row.context_adjustments or b"null"),
+        fault_reason=_fault_reason(row, replies),
+        fault_rc=row.fault_rc if row.faulted else None,
+    )
+
+
+def _fault_reason(row: StatusRow, replies: Replies) -> str | None:
+    if not row.faulted:
+        return None
+    if row.fault_code:
+        return faults.MESSAGES.get(row.fault_code)
+    told = replies.get(FAULT)
+    return None if told is None else told.decode()
+
+
+def _impossible(gap: Gap | None) -> ImpossibleReason | None:
+    if gap is None:
+        return None
+    return ImpossibleReason(
+        missing_declarations=list(gap.missing), exceeded_limits=list(gap.exceeded)
     )
 
 

@@ -18,8 +18,10 @@ from api.client import Callers
 from api.errors import JSON
 from api.ids import canonical
 from api.matcher import Matcher, Outcome
+from events import faults
 from events.base import Position
 from events.types import Declaration
+from handlers import metrics
 from handlers import reply as replies
 from handlers.accounts import Accounts
 from handlers.chat import declaration, documents, payload, reply, verification
@@ -27,8 +29,10 @@ from handlers.chat.schema_pool import SchemaPool
 from handlers.errors import (
     BadRequest,
     ChatJobAborted,
+    ChatModelMismatch,
     ChatProgressUnavailable,
     ChatSubmitInvalid,
+    ChatSubmitNonconformant,
     DuplicateGen,
     InvalidJobID,
     RedisUnavailable,
@@ -41,7 +45,7 @@ from handlers.progress import Posts
 from handlers.text import reply as text_reply
 from handlers.timeouts import Timeouts
 from projections import eligibility
-from projections.eligibility import ANY_MODEL, Candidate, Offer
+from projections.eligibility import ANY_MODEL, Candidate, Offer, Rules
 
 POP_BODY_BYTES = 2**20
 SUBMIT_BODY_BYTES = 8 * 2**20
@@ -83,6 +87,7 @@ class Pop:
         accounts: Accounts,
         workers: Workers,
         matcher: Matcher,
+        rules: Rules,
         callers: Callers,
         timeouts: Timeouts,
         *,
@@ -94,6 +99,7 @@ class Pop:
         self._accounts = accounts
         self._workers = workers
         self._matcher = matcher
+        self._rules = rules
         self._callers = callers
         self._timeouts = timeouts
         self._wait_limit = wait_limit
@@ -105,21 +111,22 @@ class Pop:
             _read(raw)  # a body that is none is refused before its sender is asked for
         owner = await auth.worker_owner(req, self._accounts)
         await self._timeouts.check(self._callers.remote(req))
-        declared = _declared(raw, owner.username)
+        declared = _declared(raw, owner.username, self._rules)
         seconds = wait.preferred(req, self._wait_limit)
         if seconds:
             disconnect.watch(req.scope)
-        offer = declared.offer
+        offer = self._offer(declared, self._workers.speed(declared.name))
         shelf = self._matcher.shelf(offer)
         shelf.prepare()
         worker = await self._workers.check_in(owner, declared.name, declared.declaration)
+        seen = self._seen(worker, declared)
+        if seen.offer != offer:
+            shelf = self._matcher.shelf(seen.offer)
 
         async def take(candidate: Candidate) -> Hand | None:
             return await self._take(worker, declared, candidate)
 
-        outcome = await self._matcher.pop(
-            shelf, _seen(worker, offer), seconds, take, self._put_back
-        )
+        outcome = await self._matcher.pop(shelf, seen, seconds, take, self._put_back)
         hand = outcome.job
         if hand is not None:
             disconnect.unless_delivered(req.scope, lambda: self._put_back(hand))
@@ -129,6 +136,21 @@ class Pop:
             wait.applied(resp, seconds)
         resp.content_type = JSON
         resp.data = _encode(_popped(outcome))
+
+    def _offer(self, declared: _Declared, speed: float | None) -> Offer:
+        return declared.offer.at(speed, declared.models, self._rules)
+
+    def _seen(self, worker: Worker, declared: _Declared) -> eligibility.Worker:
+        return eligibility.Worker(
+            worker.id,
+            worker.owner.id,
+            worker.owner.trusted,
+            self._offer(declared, worker.speed),
+            maintenance=worker.maintenance,
+            paused=worker.paused,
+            speed=worker.speed,
+            capacity=self._rules.capacity(worker.speed),
+        )
 
     async def _take(self, worker: Worker, declared: _Declared, candidate: Candidate) -> Hand | None:
         """Try for as many jobs of the request as the worker asked for; None where none waits.
@@ -182,6 +204,7 @@ class _Declared(NamedTuple):
     name: str
     declaration: Declaration
     offer: Offer
+    """Of a worker without a measured speed."""
     amount: int
     """Jobs that it would take at once."""
 
@@ -208,31 +231,20 @@ def _read(raw: bytes) -> declaration.Pop:
     return _read_small(raw) if len(raw) <= _SMALL_BYTES else declaration.read(raw)
 
 
-def _declared(raw: bytes, owner: str) -> _Declared:
+def _declared(raw: bytes, owner: str, rules: Rules) -> _Declared:
     if len(raw) <= _SMALL_BYTES:
-        return _declared_small(raw, owner)
-    return _declare(declaration.read(raw), owner)
+        return _declared_small(raw, owner, rules)
+    return _declare(declaration.read(raw), owner, rules)
 
 
 @functools.lru_cache(_KEPT)
-def _declared_small(raw: bytes, owner: str) -> _Declared:
-    return _declare(_read_small(raw), owner)
+def _declared_small(raw: bytes, owner: str, rules: Rules) -> _Declared:
+    return _declare(_read_small(raw), owner, rules)
 
 
-def _declare(pop: declaration.Pop, owner: str) -> _Declared:
+def _declare(pop: declaration.Pop, owner: str, rules: Rules) -> _Declared:
     name, declared = declaration.declared(pop, owner)
-    return _Declared(name, declared, Offer.of(declared), pop.amount or 1)
-
-
-def _seen(worker: Worker, offer: Offer) -> eligibility.Worker:
-    return eligibility.Worker(
-        worker.id,
-        worker.owner.id,
-        worker.owner.trusted,
-        offer,
-        maintenance=worker.maintenance,
-        paused=worker.paused,
-    )
+    return _Declared(name, declared, Offer.of(declared, rules), pop.amount or 1)
 
 
 def _popped(outcome: Outcome[Hand]) -> Popped:
@@ -280,11 +292,15 @@ class Submit:
             raise InvalidJobID
         job = await replies.held(self._log, account, generation_id)
         if submit.faulted:
+            reason = ""
             if job.chat and submit.chat:
                 reply.check_model(submit, job.model)
+                said = reply.fault_reason(submit)
+                metrics.worker_fault(said, trusted=account.trusted)
+                reason = said if said in faults.MESSAGES else ""
             if not job.chat and submit.message is not UNSET:
                 raise ChatSubmitInvalid(NO_MESSAGE)
-            await replies.fault(self._log, self._limits, job)
+            await replies.fault(self._log, self._limits, job, reason)
         else:
             await self._deliver(submit, generated, job)
         resp.content_type = JSON
@@ -300,18 +316,18 @@ class Submit:
             raise replies.aborted(job)
         dropped = 0
         if job.chat:
-            stored, dropped = await self._verified(submit, job)
+            try:
+                stored, dropped = await self._verified(submit, job)
+            except (ChatSubmitInvalid, ChatSubmitNonconformant, ChatModelMismatch) as refusal:
+                await replies.refuse(self._log, self._limits, job, refusal)
+                raise
         elif generated is None:
             raise ChatSubmitInvalid(NO_MESSAGE)
         else:
             stored = text_reply.reply(submit, generated)
-        await replies.submit_reply(
-            self._log, self._limits, job, stored, dropped_tool_calls=dropped
-        )
+        await replies.submit_reply(self._log, self._limits, job, stored, dropped_tool_calls=dropped)
 
-    async def _verified(
-        self, submit: reply.Submit, job: replies.Held
-    ) -> tuple[replies.Reply, int]:
+    async def _verified(self, submit: reply.Submit, job: replies.Held) -> tuple[replies.Reply, int]:
         """The reply of a chat job, and how many of its calls were dropped."""
         given = reply.given(submit, job.model)
         rules = await verification.rules_of(self._log, job.request_id)

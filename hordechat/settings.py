@@ -139,6 +139,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
         int, _meta("Longest fault reason that is kept", "characters", ge=1)
     ] = 1000
 
+    validated_backends: Annotated[
+        str,
+        _meta(
+            "Bridge agents that a request with validated_backends may go to",
+            "comma-separated names",
+        ),
+    ] = (
+        "AI Horde Worker,AI Horde Worker~aphrodite~oai,AI Horde Worker~aphrodite~kai,"
+        "KoboldCppEmbedWorker,TabbyAPI"
+    )
     reply_check_seconds: Annotated[
         float,
         _meta("A reply that cannot be held to its schema within this is refused", "seconds", gt=0),

@@ -71,15 +71,21 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
 
     accounts, guard = Accounts(log, settings.secret), MemoryGuard(log, settings.memory_limit_bytes)
     timeouts, modes = Timeouts(log), Modes(log)
+    reference = references.opened(settings.text_model_reference)
+    rules = eligibility.Rules(
+        validated=frozenset(_listed(settings.validated_backends)),
+        size=reference.multiplier,
+        lease=settings.text_job_lease_seconds,
+    )
     availability = Availability(
         log,
         database,
         follower,
         clock,
+        rules,
         online_window=settings.online_window_seconds,
         keep_seconds=settings.availability_cache_seconds,
     )
-    reference = references.opened(settings.text_model_reference)
     matcher = Matcher(
         find,
         _Eligibility(follower, log.keys),
@@ -100,6 +106,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         clock=clock,
         matcher=matcher,
         availability=availability,
+        rules=rules,
         gate=Gate(
             log,
             limits,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2s
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -42,16 +42,11 @@ ANY_MODEL = ""
 
 IMAGE_TRANSPORTS = frozenset({"url", "base64"})
 
-VALIDATED_BACKENDS = frozenset(
-    {
-        "AI Horde Worker",
-        "AI Horde Worker~aphrodite~oai",
-        "AI Horde Worker~aphrodite~kai",
-        "KoboldCppEmbedWorker",
-        "TabbyAPI",
-    }
-)
-"""Names of bridge agents that `validated_backends` asks for (text_path_reference.md, 13)."""
+UNMEASURED_SPEED = 10.0
+"""Tokens a second that a worker without a measured speed is taken to make."""
+
+PREPARATION_SECONDS = 30
+"""Of a lease, before the first token comes."""
 
 
 # rows
@@ -305,6 +300,41 @@ def _clean(model: str) -> str:
     return model.replace("\0", "\ufffd")
 
 
+def _unknown(_model: str) -> float:
+    return 1.0
+
+
+class Rules(NamedTuple):
+    """What the operator decides of who may take what."""
+
+    validated: frozenset[str] = frozenset()
+    """Names of bridge agents that `validated_backends` asks for (text_path_reference.md, 13)."""
+    size: Callable[[str], float] = _unknown
+    """Billions of parameters of a model."""
+    lease: int = 150
+    """Seconds that a job may take before it shows any progress."""
+
+    def capacity(self, speed: float | None) -> int:
+        """The longest chat reply (tokens) that a worker finishes in its lease (spec, Job lease)."""
+        return int(pace(speed) * max(0, self.lease - PREPARATION_SECONDS))
+
+    def fast(self, models: Sequence[str], speed: float | None) -> bool:
+        """Whether requests that allow no slow workers may go to this one, by the size of the first
+        of its models (text_path_reference.md 5.4)."""
+        size = self.size(models[0]) if models else math.inf
+        least = next(least for billions, least in _LEAST_SPEEDS if size >= billions)
+        return pace(speed) >= least
+
+
+_LEAST_SPEEDS = ((20.0, 3.0), (13.0, 4.0), (-math.inf, 5.0))
+"""Tokens a second by the billions of parameters from which they do."""
+
+
+def pace(speed: float | None) -> float:
+    """Tokens a second, measured or assumed."""
+    return UNMEASURED_SPEED if speed is None else speed
+
+
 class Offer(NamedTuple):
     """What a worker declared, as far as the rules look at it.
 
@@ -321,17 +351,22 @@ class Offer(NamedTuple):
     max_length: int
     max_context_length: int
     validated: bool
+    fast: bool
+    """Fast enough for requests that allow no slow workers."""
+    lease_length: int | None
+    """The longest chat reply that it finishes in its lease, rounded up so that workers of like
+    speeds share candidates; None where that is no less than its declared limit."""
 
     @classmethod
     def of(
-        cls, declared: Declaration, validated_backends: Collection[str] = VALIDATED_BACKENDS
+        cls,
+        declared: Declaration,
+        rules: Rules = Rules(),  # noqa: B008 - immutable
+        speed: float | None = None,
     ) -> Offer:
-        """From a pop's declaration.
-
-        `validated_backends` holds the names of validated bridge agents.
-        """
+        """From a pop's declaration; `speed` in tokens a second, None where none was measured."""
         chat = declared.chat_jobs
-        return cls(
+        offer = cls(
             _clean(declared.model_id) if chat and declared.model_id else None,
             frozenset(declared.chat_features if chat else ()),
             (declared.chat_max_length or 0) if chat else 0,
@@ -341,8 +376,25 @@ class Offer(NamedTuple):
             tuple(sorted(set(map(_clean, declared.models)))) if declared.prompt_jobs else (),
             declared.max_length,
             declared.max_context_length,
-            is_validated(declared.bridge_agent, validated_backends),
+            is_validated(declared.bridge_agent, rules.validated),
+            fast=True,
+            lease_length=None,
         )
+        return offer.at(speed, declared.models, rules)
+
+    def at(self, speed: float | None, models: Sequence[str], rules: Rules) -> Offer:
+        """The same of a worker that is this fast (tokens a second); `models` as it listed them."""
+        capacity = rules.capacity(speed)
+        return self._replace(
+            fast=rules.fast(models, speed),
+            lease_length=_stepped(capacity) if capacity < self.chat_max_length else None,
+        )
+
+
+def _stepped(length: int) -> int:
+    """A length rounded up by an eighth at most, to one of few numbers."""
+    step = 1 << max(0, length.bit_length() - 4)
+    return -(-length // step) * step
 
 
 class Worker(NamedTuple):
@@ -355,6 +407,10 @@ class Worker(NamedTuple):
     threads: int = 1
     maintenance: bool = False
     paused: bool = False
+    speed: float | None = None
+    """Tokens a second; None where none was measured."""
+    capacity: int | None = None
+    """The longest chat reply that it finishes in its lease, by `Rules.capacity`; None: any."""
 
 
 class Candidate(NamedTuple):
@@ -403,16 +459,30 @@ def refusal(wanted: Wanted, worker: Worker) -> str | None:
     that fails is told, by the words of a pop's `skipped`. A missing feature or guarantee is named
     itself.
     """
-    offer = worker.offer
+    reason = restriction(wanted, worker)
+    if reason is not None:
+        return reason
+    if not wanted.chat:
+        return _text_refusal(wanted, worker.offer)
+    reason = _chat_refusal(wanted, worker.offer)
+    if reason is None and worker.capacity is not None and wanted.max_length > worker.capacity:
+        return "lease_speed"
+    return reason
+
+
+def restriction(wanted: Wanted, worker: Worker) -> str | None:
+    """Which of the request's own restrictions, or the worker's pause, keeps them apart."""
     if (worker.maintenance or worker.paused) and worker.user_id != wanted.user_id:
         return "maintenance"
     if wanted.trusted_workers and not worker.trusted:
         return "untrusted"
     if (wanted.only and worker.id not in wanted.only) or worker.id in wanted.ignore:
         return "worker_id"
-    if wanted.validated_backends and not offer.validated:
+    if not (wanted.slow_workers or worker.offer.fast):
+        return "performance"
+    if wanted.validated_backends and not worker.offer.validated:
         return "bridge_version"
-    return _chat_refusal(wanted, offer) if wanted.chat else _text_refusal(wanted, offer)
+    return None
 
 
 def _chat_refusal(wanted: Wanted, offer: Offer) -> str | None:
@@ -502,6 +572,7 @@ WITH RECURSIVE class AS (
             q.features <@ %(features)s::text[]
             AND (%(images)s OR NOT q.images)
             AND (%(validated)s OR NOT q.validated_backends)
+            AND (%(fast)s OR q.slow_workers)
             AND q.max_length <= a.length_up AND q.max_context_length <= a.context_up
             AND (q.tools_temperature IS NULL OR q.tools_temperature <= %(temperature_up)s::float8)
         ) AS possible
@@ -559,6 +630,7 @@ async def candidates(
         "features": list(offer.chat_features),
         "images": offer.receives_images,
         "validated": offer.validated,
+        "fast": offer.fast,
         "temperature": _no_limit(offer.tools_max_temperature),
         "temperature_up": _no_limit(up),
         "rank": after.rank,
@@ -587,8 +659,8 @@ def _ranges(offer: Offer) -> list[tuple[bool, str, int, int]]:
     """What an offer looks at of the queue: chat, model, longest reply, longest context."""
     ranges = []
     if offer.chat_model is not None:
-        limits = (offer.chat_max_length, offer.chat_max_context_length)
-        ranges.append((True, offer.chat_model, *limits))
+        length = offer.chat_max_length if offer.lease_length is None else offer.lease_length
+        ranges.append((True, offer.chat_model, length, offer.chat_max_context_length))
     if offer.models:
         limits = (offer.max_length, offer.max_context_length)
         ranges += [(False, model, *limits) for model in (*offer.models, ANY_MODEL)]
@@ -624,7 +696,7 @@ _ONLINE = """
 SELECT id::text, user_id, trusted, threads, maintenance, paused, models, bridge_agent,
     max_length, max_context_length, accepts_chat_jobs, accepts_prompt_jobs, chat_model_id,
     chat_features, chat_max_context_length, chat_max_length, chat_tools_max_temperature,
-    image_transports
+    image_transports, speed
 FROM workers
 WHERE last_check_in_ms >= %(since_ms)s AND """
 _ONLINE_CHAT = (_ONLINE + "accepts_chat_jobs AND chat_model_id = ANY(%(models)s::text[])").encode()
@@ -640,7 +712,7 @@ async def online(
     *,
     chat: bool,
     since_ms: int,
-    validated_backends: Collection[str] = VALIDATED_BACKENDS,
+    rules: Rules = Rules(),  # noqa: B008 - immutable
 ) -> list[Worker]:
     """Workers that showed themselves since then and serve one of the models.
 
@@ -649,10 +721,10 @@ async def online(
     query = _ONLINE_CHAT if chat else _ONLINE_TEXT
     names = list(map(_clean, models))
     rows = await database.fetch(query, {"models": names, "since_ms": since_ms})
-    return [_online(row, validated_backends) for row in rows]
+    return [_online(row, rules) for row in rows]
 
 
-def _online(row: tuple[Any, ...], validated_backends: Collection[str]) -> Worker:
+def _online(row: tuple[Any, ...], rules: Rules) -> Worker:
     (id_, user_id, trusted, threads, maintenance, paused, models, agent, length, context) = row[:10]
     (chat, prompt, model_id, features, chat_context, chat_length, temperature) = row[10:17]
     declared = Declaration(
@@ -670,48 +742,10 @@ def _online(row: tuple[Any, ...], validated_backends: Collection[str]) -> Worker
         chat_tools_max_temperature=temperature,
         image_transports=tuple(row[17]),
     )
-    offer = Offer.of(declared, validated_backends)
-    return Worker(id_, user_id, trusted, offer, threads, maintenance, paused)
-
-
-class Servers(NamedTuple):
-    """Who could take a request now."""
-
-    workers: int
-    threads: int
-    refused: dict[str, int]
-    """Online workers that serve its models and may not have it, counted by reason (`refusal`)."""
-
-
-async def servers(
-    database: Database,
-    wanted: Wanted,
-    *,
-    now_ms: int,
-    online_window_s: int,
-    validated_backends: Collection[str] = VALIDATED_BACKENDS,
-) -> Servers:
-    """How many online workers, with how many threads, may take such a request.
-
-    Raise DatabaseUnavailable.
-    """
-    found = await online(
-        database,
-        wanted.models,
-        chat=wanted.chat,
-        since_ms=now_ms - online_window_s * 1000,
-        validated_backends=validated_backends,
-    )
-    workers = threads = 0
-    refused: dict[str, int] = {}
-    for worker in found:
-        reason = refusal(wanted, worker)
-        if reason is None:
-            workers += 1
-            threads += worker.threads
-        else:
-            refused[reason] = refused.get(reason, 0) + 1
-    return Servers(workers, threads, refused)
+    speed = row[18]
+    offer = Offer.of(declared, rules, speed)
+    capacity = rules.capacity(speed)
+    return Worker(id_, user_id, trusted, offer, threads, maintenance, paused, speed, capacity)
 
 
 class Serving(NamedTuple):
@@ -759,50 +793,3 @@ async def text_context(
     since_ms = now_ms - online_window_s * 1000
     ((most,),) = await database.fetch(_TEXT_CONTEXT, {"models": names, "since_ms": since_ms})
     return most or 0
-
-
-class Waiting(NamedTuple):
-    """One request of the queue, in a snapshot."""
-
-    request_id: str
-    chat: bool
-    models: tuple[str, ...]
-    rank: int
-    jobs: int  # that wait
-    max_length: int
-
-
-class QueueSnapshot:
-    """The queue of one moment, in rank order."""
-
-    def __init__(self, waiting: Iterable[Waiting]) -> None:
-        self.waiting = tuple(waiting)
-        self._index = {request.request_id: i for i, request in enumerate(self.waiting)}
-
-    def position(self, request_id: str) -> int:
-        """1 for the first in the queue, and so on; 0 where nothing of it waits."""
-        return self._index.get(request_id, -1) + 1
-
-    def ahead(self, request_id: str) -> tuple[Waiting, ...]:
-        """Who comes before it; nobody where nothing of it waits."""
-        return self.waiting[: self._index.get(request_id, 0)]
-
-
-_SNAPSHOT = b"""
-SELECT request_id::text, chat, array_agg(model ORDER BY model), rank, waiting, max_length
-FROM queue WHERE waiting > 0 AND expires_ms > %(now_ms)s
-GROUP BY request_id, chat, rank, waiting, max_length
-ORDER BY rank DESC, request_id DESC
-"""
-
-
-async def queue_snapshot(database: Database, *, now_ms: int) -> QueueSnapshot:
-    """The whole queue: for once a second in each process, not for once a call.
-
-    Raise DatabaseUnavailable.
-    """
-    rows = await database.fetch(_SNAPSHOT, {"now_ms": now_ms})
-    return QueueSnapshot(
-        Waiting(id_, chat, tuple(models), at, jobs, length)
-        for id_, chat, models, at, jobs, length in rows
-    )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-UNMEASURED_TOKENS_PER_SECOND = 10.0
-"""Speed of a worker that has not recorded one. None has yet."""
 
-
-def queue_seconds(tokens: int, jobs: int, threads: int) -> float:
+def queue_seconds(tokens: int, jobs: int, threads: int, tokens_per_second: float) -> float:
     """Seconds until `tokens` of `jobs` queued generations are worked off by `threads` threads.
 
-    Fewer jobs than threads leave threads idle. Without threads there is no estimate: 0.
+    `tokens_per_second` is what all the threads make together. Fewer jobs than threads leave threads
+    idle. Without threads there is no estimate: 0.
     """
-    if not threads or not jobs:
+    if not threads or not jobs or not tokens_per_second:
         return 0.0
-    return tokens / (UNMEASURED_TOKENS_PER_SECOND * min(jobs, threads))
+    return tokens / (tokens_per_second * min(jobs, threads) / threads)
 
 
-def remaining_seconds(max_length: int, elapsed: float) -> float:
-    """Seconds until a generation that has run for `elapsed` is likely to end."""
-    return max(0.0, max_length / UNMEASURED_TOKENS_PER_SECOND - elapsed)
+def remaining_seconds(max_length: int, elapsed: float, speed: float) -> float:
+    """Seconds until a generation that has run for `elapsed` is likely to end.
+
+    `speed` in tokens a second.
+    """
+    return max(0.0, max_length / speed - elapsed)

@@ -38,6 +38,7 @@ async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
         "eligible_worker_threads": 1,
         "might_stall": False,
         "context_adjustments": None,
+        "impossible_reason": None,
     }
 
     job = await site.popped()

@@ -29,9 +29,9 @@ from events.types import (
     SubmittedReply,
     Usage,
     WorkerAborted,
-    WorkerMeasured,
     WorkerChanged,
     WorkerDeleted,
+    WorkerMeasured,
 )
 
 MODELS = ("alpha", "beta", "gamma")

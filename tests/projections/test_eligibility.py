@@ -17,13 +17,12 @@ from projections.eligibility import (
     FIRST,
     Candidate,
     Offer,
+    Rules,
     Serving,
     Wanted,
     Worker,
     candidates,
     fits,
-    queue_snapshot,
-    servers,
     serving,
     text_context,
 )
@@ -32,7 +31,8 @@ from projections.session import Session
 from tests.projections.conftest import Given, catch_up, wipe
 from tests.projections.histories import Story, append, uuid
 
-VALIDATED = ("KoboldCppEmbedWorker",)
+SIZES = {"alpha": 1.0, "beta": 13.0, "gamma": 20.0}
+RULES = Rules(validated=frozenset({"KoboldCppEmbedWorker"}), size=lambda model: SIZES[model])
 DECLARED = {
     "models": ("alpha", "beta"),
     "chat_jobs": True,
@@ -42,12 +42,21 @@ DECLARED = {
 }
 
 
-def offer(**declared: Any) -> Offer:
-    return Offer.of(Declaration(**(DECLARED | declared)), VALIDATED)
+def offer(speed: float | None = None, **declared: Any) -> Offer:
+    return Offer.of(Declaration(**(DECLARED | declared)), RULES, speed)
 
 
-def worker(number: int = 1, *, trusted: bool = False, **declared: Any) -> Worker:
-    return Worker(uuid(number, 0xF000), number, trusted, offer(**declared))
+def worker(
+    number: int = 1, *, trusted: bool = False, speed: float | None = None, **declared: Any
+) -> Worker:
+    return Worker(
+        uuid(number, 0xF000),
+        number,
+        trusted,
+        offer(speed, **declared),
+        speed=speed,
+        capacity=RULES.capacity(speed),
+    )
 
 
 async def ids(database: Database, story: Story, wanted: Offer, **more: Any) -> list[str]:
@@ -234,6 +243,7 @@ def random_demand(choose: random.Random) -> dict[str, Any]:
         "ignore": (uuid(1, 0xF000),) if choose.random() < 0.2 else (),
         "trusted_workers": choose.random() < 0.3,
         "validated_backends": choose.random() < 0.3,
+        "slow_workers": choose.random() < 0.7,
     }
 
 
@@ -243,6 +253,7 @@ def random_worker(choose: random.Random) -> Worker:
     return worker(
         choose.randint(1, 2),
         trusted=choose.random() < 0.5,
+        speed=choose.choice((None, 0.5, 1.0, 2.5, 3.5, 4.5, 50.0)),
         models=models,
         max_length=choose.choice((100, 128, 300, 512)),
         max_context_length=choose.choice((1024, 2500, 4096)),
@@ -268,6 +279,8 @@ SHARED = {
     "max_context_length",
     "max_length",
     "bridge_version",
+    "performance",
+    "lease_speed",  # but for what the steps of an offer round up
     "expired",
     "not_waiting",
 }
@@ -275,7 +288,7 @@ SHARED = {
 
 
 @settings(
-    max_examples=40,
+    max_examples=25,  # of 50 requests and 8 workers: 10,000 pairs
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -287,7 +300,7 @@ async def test_the_query_and_fits_agree(
     wipe(connected)
     choose = random.Random(seed)
     story = Story()
-    for _ in range(25):
+    for _ in range(50):
         request = story.submit(ttl=choose.choice((1, 1200)), **random_demand(choose))
         if choose.random() < 0.3:
             story.fault(request, story.assign(request))
@@ -296,7 +309,7 @@ async def test_the_query_and_fits_agree(
     now_ms = story.ms + 1500
     everything = all_rows(connected)
 
-    for _ in range(4):
+    for _ in range(8):
         who = random_worker(choose)
         found = await candidates(database, who.offer, now_ms=now_ms, limit=1000)
 
@@ -304,7 +317,7 @@ async def test_the_query_and_fits_agree(
         may = {each.request_id for each in everything if fits(each, who, now_ms) is None}
         assert may == {each.request_id for each in found if fits(each, who, now_ms) is None}
         for each in everything:
-            anyone = who._replace(trusted=True, id="of no list")
+            anyone = who._replace(trusted=True, id="of no list", capacity=who.offer.lease_length)
             unlisted = each._replace(wanted=each.wanted._replace(only=(), ignore=()))
             reason = fits(unlisted, anyone, now_ms)
             assert (each.request_id in asked) == (reason is None), reason
@@ -390,6 +403,14 @@ async def test_the_largest_context_of_online_text_workers(given: Given, database
             worker(bridge_agent="KoboldCppEmbedWorker"),
             "bridge_version",
         ),
+        ({"slow_workers": False}, worker(speed=4.9), "performance"),
+        ({"slow_workers": False}, worker(speed=5.0), None),
+        ({"slow_workers": False}, worker(), None),
+        ({"slow_workers": False}, worker(speed=4.0, models=("beta", "alpha")), None),
+        ({"slow_workers": False}, worker(speed=3.9, models=("beta", "alpha")), "performance"),
+        ({"slow_workers": False}, worker(speed=3.0, models=("gamma", "alpha")), None),
+        ({}, worker(speed=0.83), "lease_speed"),
+        ({}, worker(speed=0.84), None),
         ({}, worker()._replace(maintenance=True), "maintenance"),
         ({}, worker(9)._replace(maintenance=True), None),
     ],
@@ -487,41 +508,6 @@ def walk(node: dict[str, Any]) -> Any:
 # who is there
 
 
-async def test_servers_counts_the_online_workers_that_may_take_it(given: Given, database: Database):
-    story = Story()
-    story.check_in(9, **DECLARED)
-    story.ms += 400_000
-    story.check_in(1, **DECLARED, threads=2)
-    story.check_in(2, **(DECLARED | {"chat_max_length": 50}))
-    story.check_in(3, **DECLARED, chat_features=("seed",), threads=4)
-    story.check_in(4, models=("beta",), model_id="beta")
-    given(story)
-
-    async def of(**demand: Any) -> tuple[int, int, dict[str, int]]:
-        asked = Demand(**({"models": ("alpha",)} | demand))
-        wanted = Wanted.of(asked, user_id=1, chat=True, max_length=100)
-        return await servers(database, wanted, now_ms=story.ms, online_window_s=300)
-
-    assert await of() == (2, 6, {"max_length": 1})
-    assert await of(features=("seed",)) == (1, 4, {"seed": 2})
-    assert await of(models=("delta",)) == (0, 0, {})
-    assert await of(models=("alpha", "beta")) == (3, 7, {"max_length": 1})
-
-
-async def test_a_text_request_without_models_is_served_by_any_text_worker(
-    given: Given, database: Database
-):
-    story = Story()
-    story.check_in(1, **DECLARED)
-    story.check_in(2, **DECLARED, prompt_jobs=False)
-    given(story)
-    wanted = Wanted.of(Demand(), user_id=1, chat=False, max_length=100)
-
-    found = await servers(database, wanted, now_ms=story.ms, online_window_s=300)
-
-    assert found == (1, 1, {})
-
-
 async def test_serving_tells_the_largest_limits_of_each_model(given: Given, database: Database):
     story = Story()
     story.check_in(1, **DECLARED)
@@ -531,19 +517,3 @@ async def test_serving_tells_the_largest_limits_of_each_model(given: Given, data
     found = await serving(database, ["alpha", "beta", "\0"], now_ms=story.ms, online_window_s=300)
 
     assert found == {"alpha": Serving(2, 2, 512, 9000)}
-
-
-async def test_a_snapshot_gives_positions_from_one(given: Given, database: Database):
-    story = Story()
-    second = story.submit(models=("alpha", "beta"), jobs=3)
-    first = story.submit(priority=10**9)
-    gone = story.submit()
-    story.assign(gone)
-    given(story)
-
-    snapshot = await queue_snapshot(database, now_ms=story.ms)
-
-    assert [snapshot.position(id_) for id_ in (first, second, gone)] == [1, 2, 0]
-    assert [each.request_id for each in snapshot.ahead(second)] == [first]
-    assert snapshot.waiting[1].models == ("alpha", "beta")
-    assert snapshot.waiting[1].jobs == 3

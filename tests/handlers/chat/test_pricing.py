@@ -68,8 +68,9 @@ def test_the_context_factor_is_bounded(context: int) -> None:
 
 
 def test_jobs_of_idle_threads_are_not_worked_off_faster() -> None:
-    assert estimate.queue_seconds(1000, jobs=2, threads=8) == 50
-    assert estimate.queue_seconds(1000, jobs=8, threads=2) == 50
-    assert estimate.queue_seconds(1000, jobs=1, threads=0) == 0
-    assert estimate.remaining_seconds(100, elapsed=4) == 6
-    assert estimate.remaining_seconds(100, elapsed=40) == 0
+    """`tokens_per_second` is what all threads make together."""
+    assert estimate.queue_seconds(1000, jobs=2, threads=8, tokens_per_second=80) == 50
+    assert estimate.queue_seconds(1000, jobs=8, threads=2, tokens_per_second=20) == 50
+    assert estimate.queue_seconds(1000, jobs=1, threads=0, tokens_per_second=0) == 0
+    assert estimate.remaining_seconds(100, elapsed=4, speed=10) == 6
+    assert estimate.remaining_seconds(100, elapsed=40, speed=10) == 0

@@ -1,0 +1,57 @@
+"""Where a request stands, and what comes before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from projections.database import Database
+from projections.servers import Reach
+from projections.standing import Ahead, QueueSnapshot, Waiting, queue_snapshot
+from tests.projections.conftest import Given
+from tests.projections.histories import Story
+
+CHAT = Reach("alpha", 512, 4096, (), 0, 0)
+TEXT = Reach(None, 0, 0, ("alpha",), 512, 2048)
+
+
+async def test_a_snapshot_gives_positions_from_one(given: Given, database: Database):
+    story = Story()
+    second = story.submit(models=("alpha", "beta"), jobs=3)
+    first = story.submit(priority=10**9)
+    gone = story.submit()
+    story.assign(gone)
+    given(story)
+
+    snapshot = await queue_snapshot(database, now_ms=story.ms)
+
+    assert [snapshot.position(id_) for id_ in (first, second, gone)] == [1, 2, 0]
+    assert snapshot.waiting[1].models == ("alpha", "beta")
+    assert snapshot.waiting[1].jobs == 3
+    assert snapshot.ahead(second, frozenset({CHAT})) == Ahead(100, 1)
+
+
+def waiting(n: int, *, jobs: int = 1, **changed: Any) -> Waiting:
+    known = {"chat": True, "models": ("alpha",), "max_length": 100, "max_context_length": 1024}
+    return Waiting(request_id=str(n), rank=-n, jobs=jobs, **(known | changed))
+
+
+def test_only_what_one_of_the_workers_could_take_competes():
+    snapshot = QueueSnapshot(
+        [
+            waiting(1, jobs=2),
+            waiting(2, models=("beta",)),
+            waiting(3, max_length=513),
+            waiting(4, max_context_length=4097),
+            waiting(5, chat=False),
+            waiting(6, chat=False, models=("",), max_length=10),
+            waiting(7, chat=False, max_context_length=2049),
+            waiting(8),
+        ]
+    )
+
+    assert snapshot.ahead("8", frozenset({CHAT})) == Ahead(200, 2)
+    assert snapshot.ahead("8", frozenset({TEXT})) == Ahead(110, 2)
+    assert snapshot.ahead("8", frozenset({CHAT, TEXT})) == Ahead(310, 4)
+    assert snapshot.ahead("1", frozenset({CHAT, TEXT})) == Ahead(0, 0)
+    assert snapshot.ahead("none", frozenset({CHAT})) == Ahead(0, 0)
+    assert snapshot.ahead("8", frozenset()) == Ahead(0, 0)
