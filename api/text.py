@@ -40,7 +40,7 @@ from handlers.errors import (
 )
 from handlers.limits import Limits
 from handlers.log import Log, persist
-from handlers.pop import Assignment, Worker, Workers, assign, give_back
+from handlers.pop import Assignment, Overrun, Worker, Workers, assign, give_back
 from handlers.progress import Posts
 from handlers.text import reply as text_reply
 from handlers.timeouts import Timeouts
@@ -122,6 +122,8 @@ class Pop:
         seen = self._seen(worker, declared)
         if seen.offer != offer:
             shelf = self._matcher.shelf(seen.offer)
+        if worker.speed is not None and seen.offer.lease_length is not None:
+            metrics.lease_capacity_limited()
 
         async def take(candidate: Candidate) -> Hand | None:
             return await self._take(worker, declared, candidate)
@@ -158,6 +160,7 @@ class Pop:
         All get the same model. Raise RedisUnavailable where that is why there is none.
         """
         chat, models = candidate.wanted.chat, candidate.wanted.models
+        overrun = None if chat else self._overrun(worker, candidate.wanted.max_length)
         if chat:
             model, declaration, count = models[0], declared.declaration, 1
         else:
@@ -165,7 +168,15 @@ class Pop:
             declaration, count = declared.for_text, min(declared.amount, candidate.waiting)
 
         def one() -> Coroutine[Any, Any, Assignment | None]:
-            return assign(self._log, self._limits, worker, declaration, candidate.request_id, model)
+            return assign(
+                self._log,
+                self._limits,
+                worker,
+                declaration,
+                candidate.request_id,
+                model,
+                overrun,
+            )
 
         if count == 1:
             job = await one()
@@ -178,6 +189,12 @@ class Pop:
             if isinstance(each, BaseException):
                 raise each
         return None
+
+    def _overrun(self, worker: Worker, max_length: int) -> Overrun | None:
+        capacity = self._rules.capacity(worker.speed)
+        if max_length <= capacity:
+            return None
+        return Overrun(max_length, capacity, eligibility.pace(worker.speed))
 
     def _put_back(self, hand: Hand) -> None:
         """The worker is gone: the next one gets its jobs."""

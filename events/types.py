@@ -120,6 +120,10 @@ class Assigned(Event, frozen=True, kw_only=True, tag="assigned"):
     max_context_length: int
     job_ttl: int  # seconds, the base lease
     lease_cap: int  # seconds from the assignment that renewals never pass
+    trusted: bool = False  # the owner's role at this moment
+    over_capacity: int = 0
+    """Tokens that a legacy text request asked for, where the worker's speed does not finish as many
+    in the lease; 0 where it does."""
     waiting: int = 0  # jobs of the request that still wait
     user_id: int = 0  # the payer
 
@@ -172,6 +176,17 @@ class Returned(Event, frozen=True, kw_only=True, tag="returned"):
     done: bool = False
 
 
+class Refused(Event, frozen=True, kw_only=True, tag="refused"):
+    """A reply was not taken; its worker may send another, and its job goes on.
+
+    What the worker was told may quote the reply: it is content.
+    """
+
+    request_id: str
+    generation_id: str
+    rc: str  # ChatSubmitInvalid, ChatSubmitNonconformant, ChatModelMismatch
+
+
 class Faulted(Event, frozen=True, kw_only=True, tag="faulted"):
     """A job failed: its worker said so, or its lease lapsed.
 
@@ -186,12 +201,16 @@ class Faulted(Event, frozen=True, kw_only=True, tag="faulted"):
         "exhausted",
         "finished",
         "done",
+        "refusal_rc",
+        "fault_rc",
+        "fault_code",
     )
 
     request_id: str
     generation_id: str
     cause: str  # worker, lapse
     holdoff: int  # seconds in which this worker is not offered the request again
+    reason: str = ""  # why, a word of events/faults.py; empty where the worker said none of them
     worker_id: str = ""
     user_id: int = 0
     restarted: bool = False
@@ -199,6 +218,9 @@ class Faulted(Event, frozen=True, kw_only=True, tag="faulted"):
     exhausted: bool = False  # the request crossed FAULTED_GENERATIONS_LIMIT and is faulted itself
     finished: int = 0
     done: bool = False
+    refusal_rc: str = ""  # of the last refused reply to this generation
+    fault_rc: str = ""  # the request's, now: of its last refusal, or ChatWorkerFault
+    fault_code: str = ""  # with ChatWorkerFault: the worker's reason
 
 
 class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):
@@ -226,7 +248,15 @@ class Expired(Event, frozen=True, kw_only=True, tag="expired"):
     Until its admission's deadline a mark is left: a repeat of its submit must not revive it.
     """
 
-    SCRIPT: ClassVar = ("user_id", "cause", "finished", "done", "operation_key")
+    SCRIPT: ClassVar = (
+        "user_id",
+        "cause",
+        "finished",
+        "done",
+        "operation_key",
+        "fault_rc",
+        "fault_code",
+    )
 
     request_id: str
     generations: tuple[str, ...]
@@ -235,6 +265,8 @@ class Expired(Event, frozen=True, kw_only=True, tag="expired"):
     finished: int = 0
     done: bool = False  # true where the request was not done before
     operation_key: str = ""
+    fault_rc: str = ""  # as of `faulted`
+    fault_code: str = ""
 
 
 class Abandoned(Event, frozen=True, kw_only=True, tag="abandoned"):
@@ -408,6 +440,7 @@ EVENTS: tuple[type[Event], ...] = (
     Progressed,
     SubmittedReply,
     Returned,
+    Refused,
     Faulted,
     Cancelled,
     Expired,

@@ -12,6 +12,8 @@ from opentelemetry import metrics
 
 Outcome = Literal["grown", "truncated", "refused"]
 
+ShadowOutcome = Literal["completed", "faulted", "aborted"]
+
 BUCKETS = ((512, "<=512"), (1024, "513-1024"), (2048, "1025-2048"), (4096, "2049-4096"))
 ABOVE_BUCKETS = ">4096"
 """Sizes in tokens, by the most that belongs to each (spec, Job lease)."""
@@ -21,6 +23,46 @@ _max_length_lowered = _meter.create_counter(
     "horde.chat.max_length_lowered",
     unit="{request}",
     description="Requests whose max_length was lowered to what online workers declare",
+)
+_worker_faults = _meter.create_counter(
+    "horde.chat.worker_faults",
+    unit="{submit}",
+    description="Faulted chat submits, by the reason that the worker sent",
+)
+_empty_generations = _meter.create_counter(
+    "horde.text.empty_generations",
+    unit="{generation}",
+    description="Stored replies without text and without tool calls",
+)
+_lease_renewals = _meter.create_counter(
+    "horde.text.lease_renewals",
+    unit="{post}",
+    description="Posts that extended a lease, and posts that found it at its cap",
+)
+_stale_aborts = _meter.create_counter(
+    "horde.text.stale_aborts",
+    unit="{job}",
+    description="Jobs aborted because their lease lapsed",
+)
+_lease_capacity_limited = _meter.create_counter(
+    "horde.pop.lease_capacity_limited",
+    unit="{pop}",
+    description="Pops of chat workers whose measured speed caps what they are offered",
+)
+_shadow_assignments = _meter.create_counter(
+    "horde.text.gate_shadow.assignments",
+    unit="{job}",
+    description="Legacy text jobs assigned over their worker's capacity",
+)
+_shadow_outcomes = _meter.create_counter(
+    "horde.text.gate_shadow.outcomes",
+    unit="{job}",
+    description="How legacy text jobs over their worker's capacity ended",
+)
+_shadow_seconds = _meter.create_histogram(
+    "horde.text.gate_shadow.service_seconds",
+    unit="s",
+    description="From the pop to the submit of legacy text jobs over their worker's capacity",
 )
 _context_fit = _meter.create_counter(
     "horde.text.context_fit",
@@ -44,6 +86,56 @@ def max_length_lowered(requested: int, declared: int, *, dry_run: bool) -> None:
             "horde.dry_run": dry_run,
         },
     )
+
+
+def worker_fault(reason: str, *, trusted: bool) -> None:
+    """Count a fault that a worker of a chat job submitted.
+
+    `reason`: a word of events/faults.py, `unknown` or `none`; never the text that was sent.
+    """
+    _worker_faults.add(1, {"horde.reason": reason, "horde.worker_trusted": trusted})
+
+
+def empty_generation(model: str) -> None:
+    """Count a reply that has nothing in it.
+
+    Who runs such a model may want to look at its template: so it is counted by the model.
+    """
+    _empty_generations.add(1, {"horde.model": model})
+
+
+def lease_renewal(outcome: str, *, trusted: bool) -> None:
+    """Count a post that extended its job's lease (`granted`), or found it at its cap (`at_cap`)."""
+    _lease_renewals.add(1, {"horde.outcome": outcome, "horde.worker_trusted": trusted})
+
+
+def stale_abort(*, trusted: bool, chat: bool) -> None:
+    """Count a job whose lease lapsed."""
+    _stale_aborts.add(1, {"horde.worker_trusted": trusted, "horde.chat": chat})
+
+
+def lease_capacity_limited() -> None:
+    """Count a pop of a chat worker that is offered less than the length that it declares, because
+    of its measured speed."""
+    _lease_capacity_limited.add(1, {"horde.gentype": "text"})
+
+
+def gate_shadow_assignment(max_length: int, *, trusted: bool) -> None:
+    """Count a legacy text job that is longer than what its worker finishes in the lease."""
+    _shadow_assignments.add(1, _shadowed(max_length, trusted))
+
+
+def gate_shadow_outcome(
+    max_length: int, outcome: ShadowOutcome, *, trusted: bool, seconds: float | None = None
+) -> None:
+    """Count how such a job ended; with the seconds that it took, where it was completed."""
+    _shadow_outcomes.add(1, _shadowed(max_length, trusted) | {"horde.outcome": outcome})
+    if seconds is not None:
+        _shadow_seconds.record(seconds, _shadowed(max_length, trusted))
+
+
+def _shadowed(max_length: int, trusted: bool) -> dict[str, str | bool]:
+    return {"horde.worker_trusted": trusted, "horde.size_bucket": size_bucket(max_length)}
 
 
 def context_fit(outcome: Outcome, mode: str) -> None:

@@ -16,6 +16,7 @@ from events import codec
 from events.base import Position
 from events.keys import name_hash
 from events.types import Assigned, CheckedIn, Declaration, Returned
+from handlers import metrics
 from handlers.accounts import Account
 from handlers.cancel import expire
 from handlers.errors import RedisUnavailable, WrongCredentials
@@ -40,6 +41,14 @@ class Worker(NamedTuple):
     """Tokens a second; None where none was measured yet."""
     maintenance_msg: str = ""
     """Why it is in maintenance, in the words of who put it there; empty: nothing was said."""
+
+
+class Overrun(NamedTuple):
+    """A legacy text job is longer than what its worker finishes in the lease (spec, Job lease)."""
+
+    max_length: int  # tokens that the request asked for
+    capacity: int  # tokens
+    speed: float  # tokens a second, measured or assumed
 
 
 class Assignment(NamedTuple):
@@ -145,9 +154,17 @@ class Workers:
 
 
 async def assign(
-    log: Log, limits: Limits, worker: Worker, declaration: Declaration, request_id: str, model: str
+    log: Log,
+    limits: Limits,
+    worker: Worker,
+    declaration: Declaration,
+    request_id: str,
+    model: str,
+    overrun: Overrun | None = None,
 ) -> Assignment | None:
     """Try to give the worker one job of a request; None where it no longer waits.
+
+    `overrun` is given for what is told of, and handed out all the same.
 
     The job is the worker's only when this returns it. A try whose fate is unknown, or whose payload
     is gone, is given back behind the caller's back. Raise RedisUnavailable.
@@ -167,6 +184,8 @@ async def assign(
         max_context_length=declaration.chat_max_context_length or declaration.max_context_length,
         job_ttl=limits.text_job_lease,
         lease_cap=cap,
+        trusted=worker.owner.trusted,
+        over_capacity=0 if overrun is None else overrun.max_length,
     )
     # In the same turn, and so in the same round trip: the content of a request never changes.
     reading = asyncio.ensure_future(
@@ -221,6 +240,15 @@ async def assign(
         position=position.decode(),
         worker_id=worker.id,
     )
+    if overrun is not None:
+        logger.info(
+            "assigned_over_capacity",
+            request_id=request_id,
+            generation_id=generation_id,
+            worker_id=worker.id,
+            **overrun._asdict(),
+        )
+        metrics.gate_shadow_assignment(overrun.max_length, trusted=worker.owner.trusted)
     return Assignment(
         request_id,
         generation_id,

@@ -9,6 +9,7 @@ import structlog
 
 from events import codec
 from events.types import Progressed
+from handlers import metrics
 from handlers.accounts import Account
 from handlers.errors import (
     ChatJobAborted,
@@ -57,7 +58,7 @@ class Posts:
             if request_id is None:
                 raise await _without_lease(self._log, generation_id)
             partition = keys.of(generation_id)
-            accepted, cancelled, renewal = await self._log.run(
+            accepted, cancelled, renewal, trusted = await self._log.run(
                 "progress",
                 partition,
                 {
@@ -88,7 +89,10 @@ class Posts:
             raise ChatProgressUnavailable from error
         except Refusal as refusal:
             raise await _refused(self._log, generation_id, refusal) from refusal
-        logger.debug("progress", generation_id=generation_id, seq=seq, renewal=renewal.decode())
+        outcome = renewal.decode()
+        if outcome in ("granted", "at_cap"):
+            metrics.lease_renewal(outcome, trusted=trusted == b"1")
+        logger.debug("progress", generation_id=generation_id, seq=seq, renewal=outcome)
         return Accepted(int(accepted), cancelled == b"1")
 
     async def _request_of(self, generation_id: str) -> str | None:

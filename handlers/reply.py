@@ -7,10 +7,19 @@ from typing import NamedTuple
 
 import structlog
 
-from events import codec
+from events import codec, types
+from events.base import Position
 from events.types import Faulted, SubmittedReply, Usage
+from handlers import metrics
 from handlers.accounts import Account
-from handlers.errors import AbortedGen, DuplicateGen, InvalidJobID, WrongCredentials
+from handlers.errors import (
+    AbortedGen,
+    DuplicateGen,
+    InvalidJobID,
+    Refused,
+    Unserved,
+    WrongCredentials,
+)
 from handlers.limits import Limits
 from handlers.log import Log, Refusal
 
@@ -29,6 +38,11 @@ class Held(NamedTuple):
     job_ttl: int
     user_id: int
     chat: bool
+    assigned_ms: int
+    trusted: bool
+    """Whether its owner was, when it was assigned."""
+    over_capacity: int
+    """Tokens that were asked for, where the worker's speed does not finish as many in the lease."""
 
 
 class Reply(NamedTuple):
@@ -64,10 +78,16 @@ async def held(log: Log, account: Account, generation_id: str) -> Held:
         "job_ttl",
         "payer",
         "chat",
+        "assigned_ms",
+        "trusted",
+        "over_capacity",
     )
     if fields[0] is None or fields[1] is None:  # an id given back before it was a job has no worker
         raise InvalidJobID
-    request, worker, model, owner, state, job_ttl, payer, chat = (each.decode() for each in fields)
+    request, worker, model, owner, state, job_ttl, payer, chat, assigned, trusted, over = (
+        (each or b"0").decode()
+        for each in fields  # the last two are younger than the others
+    )
     if int(owner) != account.id:
         raise WrongCredentials
     return Held(
@@ -80,6 +100,9 @@ async def held(log: Log, account: Account, generation_id: str) -> Held:
         int(job_ttl),
         int(payer),
         chat == "1",
+        int(assigned),
+        trusted == "1",
+        int(over),
     )
 
 
@@ -144,18 +167,55 @@ async def submit_reply(
         done=done == b"1",
         dropped_tool_calls=dropped_tool_calls,
     )
+    if job.over_capacity:
+        seconds = (Position.parse(position).ms - job.assigned_ms) / 1000
+        metrics.gate_shadow_outcome(
+            job.over_capacity, "completed", trusted=job.trusted, seconds=seconds
+        )
+    if reply.empty:
+        metrics.empty_generation(job.model)
     return done == b"1"
 
 
-async def fault(log: Log, limits: Limits, job: Held) -> None:
+async def refuse(log: Log, limits: Limits, job: Held, refusal: Refused) -> None:
+    """Remember the refusal of a reply, for the client of a request that faults and for the counters
+    of its worker.
+
+    Best effort: the worker is told of the refusal either way.
+    """
+    rc, partition = type(refusal).__name__, log.keys.of(job.generation_id)
+    event = types.Refused(request_id=job.request_id, generation_id=job.generation_id, rc=rc)
+    line = logger.bind(request_id=job.request_id, generation_id=job.generation_id, rc=rc)
+    try:
+        (position,) = await log.run(
+            "refuse",
+            partition,
+            {
+                "request": log.keys.request(job.request_id),
+                "generation": log.keys.generation(job.generation_id),
+                "content": log.keys.content(job.request_id),
+            },
+            {
+                "rc": rc,
+                "message": refusal.message[: limits.fault_reason],
+                "event": codec.encode(event),
+            },
+        )
+    except (Unserved, Refusal) as error:
+        line.warning("refusal_not_recorded", reason=str(error))
+    else:
+        line.info("refused", position=position.decode())
+
+
+async def fault(log: Log, limits: Limits, job: Held, reason: str = "") -> None:
     """Give the job up; it is restarted in the same step, unless its request had too many faults.
 
-    A job that a fault, a lapse or a cancel ended before is left as it is. Raise InvalidJobID or
-    DuplicateGen.
+    `reason` is a word of events/faults.py, or empty. A job that a fault, a lapse or a cancel ended
+    before is left as it is. Raise InvalidJobID or DuplicateGen.
     """
     try:
         position, exhausted, _ = await end_job(
-            log, limits, "fault", job.request_id, job.generation_id
+            log, limits, "fault", job.request_id, job.generation_id, reason
         )
     except Refusal as refusal:
         if refusal.word == "ABORTED":
@@ -167,8 +227,11 @@ async def fault(log: Log, limits: Limits, job: Held) -> None:
         generation_id=job.generation_id,
         position=position.decode(),
         cause="worker",
+        reason=reason,
         exhausted=exhausted == b"1",
     )
+    if job.over_capacity:
+        metrics.gate_shadow_outcome(job.over_capacity, "faulted", trusted=job.trusted)
 
 
 async def lapse(log: Log, limits: Limits, request_id: str, generation_id: str) -> bool:
@@ -185,11 +248,22 @@ async def lapse(log: Log, limits: Limits, request_id: str, generation_id: str) -
         cause="lapse",
         exhausted=exhausted == b"1",
     )
+    trusted, chat, over_capacity = await log.read(
+        "HMGET", log.keys.generation(generation_id), "trusted", "chat", "over_capacity"
+    )
+    metrics.stale_abort(trusted=trusted == b"1", chat=chat == b"1")
+    if int(over_capacity or 0):
+        metrics.gate_shadow_outcome(int(over_capacity), "aborted", trusted=trusted == b"1")
     return True
 
 
 async def end_job(
-    log: Log, limits: Limits, script: str, request_id: str, generation_id: str
+    log: Log,
+    limits: Limits,
+    script: str,
+    request_id: str,
+    generation_id: str,
+    reason: str = "",
 ) -> list[bytes]:
     """Run `fault` or `lapse`, which differ in what they refuse."""
     keys = log.keys
@@ -199,6 +273,7 @@ async def end_job(
         generation_id=generation_id,
         cause="worker" if script == "fault" else "lapse",
         holdoff=limits.fault_holdoff,
+        reason=reason,
     )
     return await log.run(
         script,

@@ -22,7 +22,7 @@ ARGV[11] grace       seconds that the lease hash outlives the lease
 ARGV[12] slack       seconds that the logged deadline runs ahead of the exact one
 ARGV[13..] event     flat fields of progressed
 
-RETURNS {"OK", accepted_seq, cancelled, renewal}  renewal: granted, at_cap or none
+RETURNS {"OK", accepted_seq, cancelled, renewal, trusted}  renewal: granted, at_cap or none
 REFUSES REBUILDING         a rebuild of state runs
         NO_LEASE           nothing to post to
         WRONG_CREDENTIALS  the key is not the worker's owner's
@@ -39,12 +39,12 @@ local base, grace, slack = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV
 
 if gated() then return {"REBUILDING"} end
 local l = call("HMGET", lease, "key", "seq", "content", "reasoning", "bytes", "max_bytes", "cancelled", "started_ms",
-  "job_ttl", "lease_cap", "worker", "model", "characters")
+  "job_ttl", "lease_cap", "worker", "model", "characters", "trusted")
 if not l[1] then return {"NO_LEASE"} end
 if l[1] ~= key then return {"WRONG_CREDENTIALS"} end
 local last, cancelled = tonumber(l[2] or "0"), l[7] or "0"
 if seq == last and last > 0 and content == l[3] and reasoning == l[4] then
-  return {"OK", text(last), cancelled, "none"}
+  return {"OK", text(last), cancelled, "none", l[14] or "0"}
 end
 if seq ~= last + 1 then return {"OUT_OF_SEQUENCE", text(last + 1)} end
 local bytes = tonumber(l[5] or "0") + #content + #reasoning
@@ -78,4 +78,4 @@ entry[#entry + 1] = "worker"; entry[#entry + 1] = l[11]
 if l[12] then entry[#entry + 1] = "model"; entry[#entry + 1] = l[12] end
 call("XADD", stream, "MAXLEN", "~", stream_most, "*", unpack(entry))
 call("EXPIRE", stream, stream_ttl)
-return {"OK", text(seq), cancelled, renewal}
+return {"OK", text(seq), cancelled, renewal, l[14] or "0"}

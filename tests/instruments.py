@@ -11,7 +11,11 @@ from functools import cache
 
 from opentelemetry import metrics
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+from opentelemetry.sdk.metrics.export import (
+    HistogramDataPoint,
+    InMemoryMetricReader,
+    NumberDataPoint,
+)
 
 Point = tuple[str, frozenset[tuple[str, object]]]
 
@@ -33,10 +37,27 @@ def counted() -> Counter[Point]:
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
                 for point in metric.data.data_points:
-                    assert isinstance(point, NumberDataPoint)
+                    if not isinstance(point, NumberDataPoint):  # of a histogram
+                        continue
                     name = (metric.name, frozenset((point.attributes or {}).items()))
                     found[name] = int(point.value)
     return found
+
+
+def recorded(name: str) -> Counter[Point]:
+    """How many values of the histogram of that name were recorded, by attributes."""
+    data = _reader().get_metrics_data()
+    return Counter(
+        {
+            (name, frozenset((point.attributes or {}).items())): point.count
+            for resource in (() if data is None else data.resource_metrics)
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.data.data_points
+            if isinstance(point, HistogramDataPoint)
+        }
+    )
 
 
 def point(name: str, **attributes: object) -> Point:

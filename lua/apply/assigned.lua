@@ -6,6 +6,7 @@ apply["assigned"] = function(keys, e, position, ms)
   -- What the worker's submit asks of its request stands beside it, so that one read finds all.
   call("HSET", keys.generation, "request", e.request_id, "worker", e.worker_id, "owner", e.owner_id, "model", e.model,
     "payer", r[4], "chat", r[5], "state", "pending", "job_ttl", e.job_ttl, "lease_cap", e.lease_cap,
+    "trusted", e.trusted or "0", "over_capacity", e.over_capacity or "0",
     "assigned_ms", text(ms), "deadline_ms", text(deadline), "position", position)
   call("ZADD", keys.due_lease, text(deadline), e.generation_id)
   local known = r[1] == "" and e.generation_id or r[1] .. "," .. e.generation_id
