@@ -32,6 +32,11 @@ def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR09
                 "generation": keys.generation(event.generation_id),
                 "due_lease": keys.due(partition, "lease"),
             }
+        case types.Refused():
+            return {
+                "request": keys.request(event.request_id),
+                "generation": keys.generation(event.generation_id),
+            }
         case types.Returned() | types.Faulted():
             return {
                 "request": keys.request(event.request_id),

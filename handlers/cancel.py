@@ -109,6 +109,7 @@ async def expire(log: Log, limits: Limits, request_id: str) -> bool:
                 {
                     "generations": generations,
                     "most": limits.generations,
+                    "reason_ttl": limits.fault_reason_ttl,
                     "event": codec.encode(Expired(request_id=request_id, generations=ids)),
                 },
             )

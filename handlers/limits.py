@@ -30,6 +30,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     admission_deadline: int = 60
     fault_holdoff: int = 10
+    fault_reason: int = 1000
+    """Characters of what is told of the last refused reply."""
+
+    fault_reason_ttl: int = 60
+    """How long that outlives an expired request, for the completion signal."""
+
     content_backstop: int = 3600
     """How much longer than its request content may live, if nobody ends the request."""
 

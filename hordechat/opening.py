@@ -53,6 +53,7 @@ def limits_of(settings: Settings) -> Limits:
         anonymous_concurrency=settings.anonymous_concurrency,
         admission_deadline=settings.admission_deadline_seconds,
         fault_holdoff=settings.fault_holdoff_seconds,
+        fault_reason=settings.max_chat_fault_reason_length,
         progress_entries=settings.max_chat_progress_entries,
         progress_bytes_per_token=settings.chat_progress_bytes_per_token,
         progress_stream_ttl=settings.chat_progress_stream_ttl_seconds,

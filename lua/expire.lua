@@ -11,7 +11,8 @@ KEYS[7..] generations  hash, hash  horde:generation:<id>, horde:chat:lease:<id> 
 
 ARGV[1] generations  the ids that the caller read, comma-joined
 ARGV[2] most         generations that wear a request out
-ARGV[3..] event      flat fields of expired
+ARGV[3] reason_ttl   seconds that the fault reason stays for the completion signal
+ARGV[4..] event      flat fields of expired
 
 RETURNS {"OK", position, done}  done: 1 where the request was not done before
 REFUSES REBUILDING  a rebuild of state runs
@@ -23,11 +24,11 @@ EVENTS  expired
 -- use lib/event
 -- use apply/expired
 local request, content, due_lease, due_request = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local generations, most = ARGV[1], tonumber(ARGV[2])
+local generations, most, reason_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 if gated() then return {"REBUILDING"} end
 local r = call("HMGET", request, "state", "expires_ms", "generations", "user", "finished", "waiting",
-  "operation_key")
+  "operation_key", "fault_rc", "fault_code")
 if not r[1] then return {"NOT_FOUND"} end
 local cause = "ttl"
 if now() < tonumber(r[2]) then
@@ -41,7 +42,13 @@ local hashes = {}
 for i = 7, #KEYS, 2 do hashes[#hashes + 1] = KEYS[i] end
 local done = r[1] == "open" and "1" or "0"
 local position = emit({request = request, generations = hashes, due_lease = due_lease, due_request = due_request},
-  event_from(3, "user_id", r[4], "cause", cause, "finished", r[5], "done", done, "operation_key", r[7] or ""))
+  event_from(4, "user_id", r[4], "cause", cause, "finished", r[5], "done", done, "operation_key", r[7] or "",
+    "fault_rc", r[8] or "", "fault_code", r[9] or ""))
+local reason = call("HGET", content, "fault_reason")
 call("DEL", content)
+if done == "1" and reason then
+  call("HSET", content, "fault_reason", reason)
+  call("EXPIRE", content, reason_ttl)
+end
 for i = 8, #KEYS, 2 do call("DEL", KEYS[i]) end
 return {"OK", position, done}

@@ -55,6 +55,7 @@ class Log:
     def __init__(self, client: Client, keys: Keys, partition: int) -> None:
         self.partition = partition
         self._client = client
+        self._keys = keys
         self._key = keys.events(partition)
 
     def read(self, after: Position, *, count: int, block_ms: int | None = None) -> list[Recorded]:
@@ -99,6 +100,14 @@ class Log:
         for channel, message in messages:
             pipeline.publish(channel, message)
         pipeline.execute()
+
+    def fault_reasons(self, request_ids: Sequence[str]) -> list[str | None]:
+        """What was told of the last refused reply to each of these requests; None where that is
+        gone."""
+        reasons: list[Any] = [
+            self._client.hget(self._keys.content(id_), "fault_reason") for id_ in request_ids
+        ]
+        return [None if reason is None else reason.decode() for reason in reasons]
 
     def _trimmed(self) -> bool:
         """Whether entries were ever removed: the server counts those it was given."""

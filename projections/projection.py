@@ -9,6 +9,7 @@ import msgspec
 
 from events.base import Recorded
 from projections.changes import Document
+from projections.log import Log
 
 
 class Projected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,5 +41,5 @@ class Projection(NamedTuple):
     """Pure: rows come from the events alone."""
     hints: Callable[[str, Document, Sequence[str]], Projected]
     """From the position, the document and what `write` returned."""
-    signals: Callable[[Sequence[Recorded]], list[Signal]] | None = None
-    """Messages about committed events, in their order."""
+    signals: Callable[[Sequence[Recorded], Log], list[Signal]] | None = None
+    """Messages about committed events, in their order; the log has the content that they quote."""

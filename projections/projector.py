@@ -144,7 +144,7 @@ class Projector:
         signals: list[Signal] = []
         if self.projection.signals is not None:
             fresh = [recorded for recorded in batch if recorded.position > self._announced]
-            signals = self.projection.signals(fresh)
+            signals = self.projection.signals(fresh, self._log)
         self._log.publish([(self._channel, _encode(projected)), *signals])
         self._announced = max(self._announced, until)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from events import faults
 from events import keys as key_names
 from events.base import START, Position, Recorded
 from events.keys import Keys
@@ -19,12 +21,14 @@ from events.types import (
     Expired,
     Faulted,
     Progressed,
+    Refused,
     Returned,
     Submitted,
     SubmittedReply,
 )
 from projections.changes import Document, Row, Rows, bounded
 from projections.database import Database
+from projections.log import Log
 from projections.projection import Projected, Projection, Signal
 
 NAME = "status"
@@ -62,10 +66,14 @@ def fold(batch: Sequence[Recorded]) -> Document:  # noqa: PLR0912 - a case an ev
             case Returned():
                 gens.delete(event.generation_id)
                 prompts.update(event.request_id, _done(event.done))
+            case Refused():
+                gens.update(event.generation_id, {"chat_refusal_rc": event.rc})
+                prompts.update(event.request_id, _fault(event.rc))
             case Faulted():
                 gens.update(event.generation_id, {"state": "faulted", "finished_ms": ms})
-                faulted = {"faulted": True} if event.exhausted else {}
-                prompts.update(event.request_id, faulted | _done(event.done))
+                faulted: Row = {"faulted": True} if event.exhausted else {}
+                why = _fault(event.fault_rc, event.fault_code) if event.fault_rc else {}
+                prompts.update(event.request_id, faulted | why | _done(event.done))
             case Cancelled():
                 for generation_id, characters in zip(event.settled, event.characters, strict=True):
                     gens.update(generation_id, _settled(characters, ms))
@@ -161,6 +169,11 @@ def _settled(characters: int, ms: int) -> Row:
     }
 
 
+def _fault(rc: str, code: str = "") -> Row:
+    """Why a job of the request failed last: the return code, and the worker's own reason."""
+    return {"chat_fault_rc": rc, "chat_fault_code": code or None}
+
+
 def _done(done: bool) -> Row:
     return {"done": True} if done else {}
 
@@ -174,6 +187,23 @@ class _Completion(msgspec.Struct, frozen=True):
     id: str
     event: str  # generation, done, cancelled, faulted
     generations: int  # replies stored
+    fault_reason: str | UnsetType = UNSET
+    fault_rc: str | UnsetType = UNSET
+
+
+class _Word(NamedTuple):
+    """What is to be announced of a request."""
+
+    request_id: str
+    event: str
+    generations: int
+    fault_rc: str = ""
+    fault_code: str = ""
+
+    @property
+    def quotes(self) -> bool:
+        """Whether what its worker was told is told with it: that is content."""
+        return bool(self.fault_rc) and not self.fault_code
 
 
 _encode = msgspec.json.Encoder().encode
@@ -183,26 +213,41 @@ def _hints(position: str, document: Document, _came_back: Sequence[str]) -> Proj
     return Projected(position=position, requests=tuple(document.get("requests", ())))
 
 
-def _signals(batch: Sequence[Recorded]) -> list[Signal]:
+def _signals(batch: Sequence[Recorded], log: Log) -> list[Signal]:
     """The completion signals of committed events, in order."""
+    words = [word for recorded in batch for word in _words(recorded)]
+    quoting = [word.request_id for word in words if word.quotes]
+    reasons = dict(zip(quoting, log.fault_reasons(quoting), strict=True))
     return [
-        Signal(key_names.channel(id_), _encode(_Completion(id_, word, generations)))
-        for recorded in batch
-        for id_, word, generations in _words(recorded)
+        Signal(key_names.channel(word.request_id), _encode(_completion(word, reasons)))
+        for word in words
     ]
 
 
-def _words(recorded: Recorded) -> Iterable[tuple[str, str, int]]:
+def _completion(word: _Word, reasons: Mapping[str, str | None]) -> _Completion:
+    reason = faults.MESSAGES.get(word.fault_code) or reasons.get(word.request_id)
+    return _Completion(
+        word.request_id,
+        word.event,
+        word.generations,
+        fault_reason=reason or UNSET,
+        fault_rc=word.fault_rc or UNSET,
+    )
+
+
+def _words(recorded: Recorded) -> Iterable[_Word]:
     event = recorded.event
     match event:
         case SubmittedReply():
-            yield event.request_id, "generation", event.finished
+            yield _Word(event.request_id, "generation", event.finished)
             if event.done:
-                yield event.request_id, "done", event.finished
+                yield _Word(event.request_id, "done", event.finished)
         case Cancelled():
-            yield event.request_id, "cancelled", event.finished
+            yield _Word(event.request_id, "cancelled", event.finished)
         case Faulted(exhausted=True) | Expired(done=True):  # an expiry that ended nothing is silent
-            yield event.request_id, "faulted", event.finished
+            yield _Word(
+                event.request_id, "faulted", event.finished, event.fault_rc, event.fault_code
+            )
 
 
 STATUS = Projection(
@@ -260,6 +305,10 @@ class StatusRow(NamedTuple):
     demand: Demand
     context_adjustments: bytes | None
     """What of it was changed, JSON; None: nothing."""
+    fault_rc: str | None
+    """Why its last job failed, where a reply was refused or its worker told."""
+    fault_code: str | None
+    """The worker's reason, a word of events/faults.py; None with a refusal: that is content."""
     generations: tuple[GenerationRow, ...]
 
     @property
@@ -314,7 +363,8 @@ SELECT asked.id::text, c.position_ms, c.position_seq,
     w.touched_ms + w.ttl::bigint * 1000, w.cancelled, w.faulted, w.done,
     w.models, w.max_context_length, w.chat_required_features, w.chat_conformance,
     w.chat_tools_temperature, w.images, w.only_workers, w.ignore_workers, w.trusted_workers,
-    w.validated_backends, w.slow_workers, w.context_adjustments::text,
+    w.validated_backends, w.slow_workers, w.context_adjustments::text, w.chat_fault_rc,
+    w.chat_fault_code,
     g.id::text, g.worker_id::text, g.worker_name, g.model, g.assigned_max_length,
     g.assigned_max_context_length, g.state, g.cancelled, g.result_state, g.seed, g.finish_reason,
     g.native_finish_reason, g.prompt_tokens, g.completion_tokens, g.reasoning_tokens,
@@ -339,8 +389,8 @@ async def load(database: Database, keys: Keys, request_ids: Sequence[str]) -> di
     for row in rows:
         first.setdefault(row[0], row)
         gens = generations.setdefault(row[0], [])
-        if row[26] is not None:
-            gens.append(GenerationRow(*row[26:]))
+        if row[28] is not None:
+            gens.append(GenerationRow(*row[28:]))
     return {id_: _read(row, tuple(generations[id_])) for id_, row in first.items()}
 
 
@@ -376,6 +426,8 @@ def _read(row: tuple[Any, ...], generations: tuple[GenerationRow, ...]) -> Read:
             done,
             _demand(row[14:25]),
             None if row[25] is None else row[25].encode(),
+            row[26],
+            row[27],
             generations,
         ),
         position,

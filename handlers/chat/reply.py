@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from events.faults import MESSAGES
 from events.types import Usage
 from handlers.chat import documents
 from handlers.errors import ChatModelMismatch, ChatSubmitInvalid
@@ -114,6 +115,18 @@ def check_model(submit: Submit, assigned_model: str) -> None:
         raise ChatModelMismatch(
             f"This job was assigned with the model {assigned_model!r}: model_id has to name it."
         )
+
+
+def fault_reason(submit: Submit) -> str:
+    """Why the worker gave the job up: a word of events/faults.py, `unknown` for anything else,
+    `none` where it said nothing."""
+    if submit.fault_reason is UNSET or bytes(submit.fault_reason) == b"null":
+        return "none"
+    try:
+        word = _name.decode(submit.fault_reason)
+    except msgspec.DecodeError:
+        return "unknown"
+    return word if word in MESSAGES else "unknown"
 
 
 class Given(NamedTuple):

@@ -78,7 +78,7 @@ def _judge(schema: bytes, document: bytes) -> Verdict:
         return Verdict(UNDECIDED, _told(error))
     if broken is None:
         return Verdict(CONFORMS)
-    return Verdict(MISMATCH, f"{broken.json_path[:SHOWN]}: {broken.message[:SHOWN]}")
+    return Verdict(MISMATCH, f"{_printed(broken.json_path)}: {_printed(broken.message)}")
 
 
 def _compiled(schema: dict[str, Any]) -> Validator:
@@ -106,7 +106,12 @@ def _compiled(schema: dict[str, Any]) -> Validator:
 
 def _told(error: Exception) -> str:
     message = error.message if isinstance(error, SchemaError) else str(error)
-    return (message or type(error).__name__)[:SHOWN]
+    return _printed(message or type(error).__name__)
+
+
+def _printed(text: str) -> str:
+    """A beginning of it that every encoder takes: JSON may spell half of a surrogate pair."""
+    return text[:SHOWN].encode(errors="replace").decode()
 
 
 def confine(memory: int) -> None:

@@ -81,6 +81,7 @@ def reply(submit: Submit, generated: Generated) -> Reply:
         tool_calls=0,
         seed=seed_of(submit.seed),
         usage=Usage(),
+        empty=not text,
     )
 
 

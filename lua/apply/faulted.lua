@@ -7,6 +7,9 @@ apply["faulted"] = function(keys, e, position, ms)
     "holdoff_ms", text(ms + tonumber(e.holdoff) * 1000), "position", position)
   call("HINCRBY", keys.request, "processing", -1)
   call("HINCRBY", keys.request, "faults", 1)
+  if (e.fault_rc or "") ~= "" then
+    call("HSET", keys.request, "fault_rc", e.fault_rc, "fault_code", e.fault_code)
+  end
   if e.exhausted == "1" then call("HSET", keys.request, "faulted", "1") end
   if e.done == "1" then call("HSET", keys.request, "state", "done") end
 end

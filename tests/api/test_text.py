@@ -311,6 +311,7 @@ async def test_what_a_worker_held_back_is_told_by_state_and_metadata(site: Site)
     assert (generation["state"], generation["gen_metadata"]) == ("csam", [CSAM])
 
 
+@spec("Structured submit", 10)
 async def test_a_refused_submit_of_a_text_job_stores_nothing(site: Site) -> None:
     request_id = await queued(site)
     job = await site.popped()

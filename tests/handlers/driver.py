@@ -15,6 +15,7 @@ from tests.handlers.pool import MODEL, Pool, operation_of, request_of
 WORKERS = ("a", "b", "c", "d")
 MODELS = ((MODEL,), (MODEL, "b"), ("b",), ())
 NOBODY = "00000000-0000-4000-8000-000000000000"
+REFUSALS = (errors.ChatSubmitInvalid, errors.ChatSubmitNonconformant, errors.ChatModelMismatch)
 CLOCK_STEPS = (0.2, 5, 40, 155, 700, 1250)
 
 
@@ -36,6 +37,7 @@ class Driver:
             (self.reply, 16),
             (self.post, 14),
             (self.fault, 6),
+            (self.refuse, 3),
             (self.cancel, 4),
             (self.give_back, 5),
             (self.check_in, 4),
@@ -124,7 +126,12 @@ class Driver:
 
     async def fault(self) -> None:
         if self.jobs:
-            await self.pool.fault(self._job().generation_id)
+            reason = self.random.choice(("", "generation_error", "reply_refused"))
+            await self.pool.fault(self._job().generation_id, reason)
+
+    async def refuse(self) -> None:
+        if self.jobs:
+            await self.pool.refuse(self._job().generation_id, self.random.choice(REFUSALS))
 
     async def cancel(self) -> None:
         if self.requests:

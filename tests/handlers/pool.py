@@ -13,6 +13,7 @@ from events.types import Declaration, Demand, Usage
 from handlers import cancel, pop, progress, reply, submit
 from handlers.accounts import Account, Accounts, open_account, open_anonymous
 from handlers.admission import Settled
+from handlers.errors import ChatSubmitNonconformant, Refused
 from handlers.janitor import Janitor, Swept
 from handlers.limits import Limits
 from handlers.log import Log
@@ -148,9 +149,15 @@ class Pool:
             self.log, self.limits, await self.held(generation_id), REPLY
         )
 
-    async def fault(self, generation_id: str) -> None:
+    async def fault(self, generation_id: str, reason: str = "") -> None:
         """Give the job up."""
-        await reply.fault(self.log, self.limits, await self.held(generation_id))
+        await reply.fault(self.log, self.limits, await self.held(generation_id), reason)
+
+    async def refuse(
+        self, generation_id: str, kind: type[Refused] = ChatSubmitNonconformant, said: str = "no"
+    ) -> None:
+        """Remember that a reply was refused."""
+        await reply.refuse(self.log, self.limits, await self.held(generation_id), kind(said))
 
     async def post(self, generation_id: str, seq: int, content: str) -> progress.Accepted:
         """Post progress."""

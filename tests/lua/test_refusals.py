@@ -15,11 +15,11 @@ from handlers import workers
 from handlers.accounts import open_account
 from handlers.admission import admit
 from handlers.cancel import expire
-from handlers.errors import Refused
+from handlers.errors import ChatSubmitInvalid, Refused
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.pop import give_back
-from handlers.reply import fault, lapse, submit_reply
+from handlers.reply import fault, lapse, refuse, submit_reply
 from handlers.settle import Settler
 from handlers.submit import abandon
 from lua.link import Link
@@ -179,6 +179,7 @@ async def _expire_nothing(pool: Pool) -> None:
         {
             "generations": "",
             "most": 1,
+            "reason_ttl": 60,
             "event": codec.encode(types.Expired(request_id=request_id, generations=())),
         },
     )
@@ -302,6 +303,11 @@ async def _give_back_finished(pool: Pool) -> None:
     await give_back(pool.log, job.request_id, job.generation_id)
 
 
+async def _refuse_finished(pool: Pool) -> None:
+    _, held = await _finished(pool)
+    await refuse(pool.log, pool.limits, held, ChatSubmitInvalid("No reply."))
+
+
 async def _lapse(pool: Pool, *, ended: bool) -> None:
     job = (await _finished(pool))[0] if ended else await _job(pool)
     await lapse(pool.log, pool.limits, job.request_id, job.generation_id)
@@ -352,6 +358,7 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("progress", "NO_LEASE"): _post_too_late,
     ("progress", "OUT_OF_SEQUENCE"): lambda pool: _post(pool, (2, "x")),
     ("progress", "WRONG_CREDENTIALS"): lambda pool: _post(pool, (1, "x"), stranger=True),
+    ("refuse", "ENDED"): _refuse_finished,
     ("settle", "FENCE"): _behind_a_fence,
     ("submit", "ABANDONED"): lambda pool: _submit_late(pool, abandoned=True),
     ("submit", "TOO_LATE"): lambda pool: _submit_late(pool, abandoned=False),

@@ -24,6 +24,7 @@ from projections.session import Session
 from projections.status import STATUS
 from tests.projections.conftest import Given, catch_up, rows, wipe
 from tests.projections.histories import Story, append, random_story
+from tests.spec import spec
 
 
 @settings(
@@ -263,6 +264,7 @@ class Ear:
         return messages
 
 
+@spec("Completion signal", 1, 2, 3, 4)
 def test_signals_come_in_order_and_after_the_commit(
     client: redis.Redis, given: Given, connected: Session
 ):

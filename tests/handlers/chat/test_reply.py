@@ -10,6 +10,7 @@ import pytest
 from events.types import Usage
 from handlers.chat import reply
 from handlers.errors import BadRequest, ChatModelMismatch, ChatSubmitInvalid
+from tests.spec import spec
 
 ID = "00000000-0000-4000-8000-000000000000"
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -29,6 +30,7 @@ def stored(**changed: Any) -> Any:
     return reply.stored(submit, reply.given(submit, "m"))
 
 
+@spec("Structured submit", 1, 2, 3, 4, 5, 7)
 def test_a_reply_is_stored_as_its_message() -> None:
     found = stored(
         native_finish_reason="eos",
@@ -51,6 +53,7 @@ def test_a_reply_is_stored_as_its_message() -> None:
     )
 
 
+@spec("Reasoning", 1, 2)
 def test_calls_and_reasoning_are_stored_and_counted() -> None:
     sent = message(content=None, tool_calls=[CALL | {"index": 0}], reasoning_content="hm", audio=1)
     found = stored(message=sent, finish_reason="tool_calls")
@@ -68,6 +71,8 @@ def test_an_empty_content_is_a_reply() -> None:
     assert stored(message=message(content="")).characters == 0
 
 
+@spec("Structured submit", 14)
+@spec("Reasoning", 1)
 def test_nul_is_replaced_in_every_string() -> None:
     call = {"id": "\0", "type": "function", "function": {"name": "f\0", "arguments": "\0"}}
     found = stored(
@@ -84,6 +89,8 @@ def test_a_backslash_before_u0000_stays() -> None:
     assert json.loads(stored(message=message(content="\\u0000")).stored)["content"] == "\\u0000"
 
 
+@spec("Structured submit", 1, 2, 3, 4, 5, 6, 10)
+@spec("Reasoning", 3)
 @pytest.mark.parametrize(
     "changed",
     [
@@ -122,6 +129,7 @@ def test_a_lone_surrogate_is_refused() -> None:
         reply.read(body)
 
 
+@spec("Structured submit", 6, 10)
 def test_another_model_is_a_mismatch() -> None:
     with pytest.raises(ChatModelMismatch):
         stored(model_id="other")
@@ -133,6 +141,7 @@ def test_what_no_submit_may_be_is_a_bad_request(changed: dict[str, Any]) -> None
         reply.read(raw(**changed))
 
 
+@spec("Structured submit", 9)
 @pytest.mark.parametrize(
     ("body", "chat"),
     [
