@@ -23,7 +23,16 @@ from api.wait import Drain
 from events.base import Position
 from handlers.errors import RedisUnavailable
 from projections.database import DatabaseUnavailable
-from projections.eligibility import FIRST, Candidate, Offer, Place, Worker, fits
+from projections.eligibility import (
+    FIRST,
+    Candidate,
+    Group,
+    Offer,
+    Place,
+    Worker,
+    fits,
+    refusal,
+)
 
 logger = structlog.get_logger()
 
@@ -35,6 +44,8 @@ STALE_SECONDS = 0.1
 """A list that still has something is served from for so long."""
 EMPTY_SECONDS = 1.0
 """How long nothing is believed without a hint, and how often waiting pops look by themselves."""
+TALLY_SECONDS = 5.0
+"""How long counts of what is out of reach are kept without a hint."""
 HANDED_SECONDS = 2.0
 """How long a job is not offered again while somebody tries to take it."""
 TAKEN_SECONDS = 30.0
@@ -75,6 +86,30 @@ class Find(Protocol):
         """The best ones behind `after`; an empty list is the end."""
 
 
+class FindOf(Protocol):
+    """Candidates of some accounts: `projections.eligibility.of_users`."""
+
+    def __call__(
+        self, offer: Offer, *, users: frozenset[int], now_ms: int
+    ) -> Awaitable[list[Candidate]]:
+        """The best ones first."""
+
+
+class Tally(Protocol):
+    """What waits for an offer's models, reach or not: `projections.eligibility.tally`."""
+
+    def __call__(self, offer: Offer) -> Awaitable[list[Group]]:
+        """A bounded number of requests, by their needs."""
+
+
+class Finds(NamedTuple):
+    """What a matcher asks of the read model."""
+
+    best: Find
+    of_users: FindOf
+    tally: Tally
+
+
 class Model(Protocol):
     """How far the read model has come."""
 
@@ -91,7 +126,8 @@ class Outcome(NamedTuple, Generic[Job]):
     job: Job | None
     """None where there was nothing for it."""
     skipped: dict[str, int]
-    """How many candidates were not for this worker, by reason."""
+    """How many waiting requests for its models were not for this worker, by reason; of a bounded
+    number of them. Empty where it got a job, or nobody can say."""
 
 
 class Matcher:
@@ -102,9 +138,9 @@ class Matcher:
     """
 
     def __init__(
-        self, find: Find, model: Model, clock: Clock, drain: Drain, *, spread: int = 1
+        self, finds: Finds, model: Model, clock: Clock, drain: Drain, *, spread: int = 1
     ) -> None:
-        self.find = find
+        self.finds = finds
         self.model = model
         self.clock = clock
         self.drain = drain
@@ -155,18 +191,17 @@ class Matcher:
         Raise DatabaseUnavailable, RedisUnavailable, and what `take` raises.
         """
         ends = asyncio.get_running_loop().time() + seconds
-        skipped: Counter[str] = Counter()
         for tried in range(_TRIES):
-            candidate = await shelf.next(worker, skipped)
+            candidate = await shelf.next(worker)
             while candidate is None:
                 left = ends - asyncio.get_running_loop().time()
                 if left <= 0 or self.drain.on:
-                    return Outcome(None, dict(skipped))
+                    return Outcome(None, await shelf.skipped(worker))
                 candidate = await shelf.wait(worker, left, first=tried > 0)
             job = await self._taken(shelf, candidate, take, put_back)
             if job is not None:
                 return Outcome(job, {})
-        return Outcome(None, dict(skipped))
+        return Outcome(None, await shelf.skipped(worker))
 
     async def _taken(
         self,
@@ -295,6 +330,24 @@ class _Marks:
                 del self._marks[request_id]
 
 
+class _User(NamedTuple):
+    """A worker that uses a shelf."""
+
+    at: float  # when it last did
+    prefers: frozenset[int]
+
+
+class _Tally(NamedTuple):
+    read_at: float
+    hints: int  # when the read began
+    groups: list[Group]
+
+    def serves(self, now: float, hints: int) -> bool:
+        """Whether counting again would find nothing new, or it was just done."""
+        age = now - self.read_at
+        return age < (TALLY_SECONDS if hints == self.hints else STALE_SECONDS)
+
+
 class _Waiter(NamedTuple):
     worker: Worker
     offered: asyncio.Future[Candidate | None]
@@ -308,12 +361,15 @@ class Shelf:
         self._matcher = matcher
         self._offer = offer
         self._rows: list[Candidate] = []
+        self._first: list[Candidate] = []  # of accounts that some of its workers prefer
         self._more: Place | None = None  # where the next page begins, None behind the last one
         self._read_at = float("-inf")
         self._hints = 0  # so far
         self._read_hints = 0  # when the last read began
-        self._workers: dict[str, float] = {}  # who uses this shelf, and when they last did
+        self._workers: dict[str, _User] = {}  # who uses this shelf
         self._read_for: frozenset[str] = frozenset()  # whom the last read was for
+        self._read_of: frozenset[int] = frozenset()  # accounts that it looked at
+        self._tally: _Tally | None = None
         self._shown: Sequence[Position] = ()  # what its rows show at least, by partition
         self._reading: asyncio.Task[None] | None = None
         self._waiting: deque[_Waiter] = deque()
@@ -337,30 +393,31 @@ class Shelf:
         if self._waiting:
             self._serve()
 
-    async def next(self, worker: Worker, skipped: Counter[str]) -> Candidate | None:
+    async def next(self, worker: Worker) -> Candidate | None:
         """The next candidate for this worker; None where the queue has none, up to its last hint.
 
         Raise DatabaseUnavailable, RedisUnavailable.
         """
         loop = asyncio.get_running_loop()
-        self._workers[worker.id] = loop.time()
+        self._workers[worker.id] = _User(loop.time(), worker.prefers)
         reads = 0
-        if self._served_from(loop.time()):
-            found = self._pick(worker, skipped)
+        if self._served_from(loop.time()) and worker.prefers <= self._read_of:
+            found = self._pick(worker)
             if found is not None:
                 return found
         while True:
-            fresh = self._fresh(loop.time()) and worker.id in self._read_for
+            known = worker.id in self._read_for and worker.prefers <= self._read_of
+            fresh = known and self._fresh(loop.time())
             if fresh or reads >= _READS:
                 if self._more is None:
                     return None
                 if len(self._rows) >= KEPT:
-                    return await self._walk(worker, skipped)
+                    return await self._walk(worker)
                 await self._read_more()
             else:
                 reads += 1
                 await self._read()
-            found = self._pick(worker, skipped)
+            found = self._pick(worker)
             if found is not None:
                 return found
 
@@ -407,6 +464,7 @@ class Shelf:
             self._matcher.marks.add(candidate.request_id, until, position)
         if candidate.waiting <= len(positions):
             self._rows = [row for row in self._rows if row.request_id != candidate.request_id]
+            self._first = [row for row in self._first if row.request_id != candidate.request_id]
 
     def refused(self, candidate: Candidate) -> None:
         """It did not hold: only what the model shows of a later moment is worth another try."""
@@ -422,17 +480,33 @@ class Shelf:
 
     # picking
 
-    def _pick(self, worker: Worker, skipped: Counter[str]) -> Candidate | None:
-        found = self._choose(self._rows, worker, skipped)
+    async def skipped(self, worker: Worker) -> dict[str, int]:
+        """Why requests for its models are not for this worker, counted by reason."""
+        loop = asyncio.get_running_loop()
+        known = self._tally
+        if known is None or not known.serves(loop.time(), self._hints):
+            read_at, hints = loop.time(), self._hints
+            try:
+                groups = await self._matcher.finds.tally(self._offer)
+            except DatabaseUnavailable:  # it only explains: its lack is no reason to fail the pop
+                return {}
+            known = self._tally = _Tally(read_at, hints, groups)
+        counted: Counter[str] = Counter()
+        for group in known.groups:
+            reason = refusal(group.wanted, worker)
+            if reason is not None:
+                counted[reason] += group.requests
+        return dict(counted)
+
+    def _pick(self, worker: Worker) -> Candidate | None:
+        preferred = [row for row in self._first if row.wanted.user_id in worker.prefers]
+        found = self._choose(preferred, worker) or self._choose(self._rows, worker)
         if found is not None:
             until = asyncio.get_running_loop().time() + HANDED_SECONDS
             self._matcher.marks.add(found.request_id, until)
         return found
 
-    def _choose(
-        self, rows: Sequence[Candidate], worker: Worker, skipped: Counter[str]
-    ) -> Candidate | None:
-        skipped.clear()
+    def _choose(self, rows: Sequence[Candidate], worker: Worker) -> Candidate | None:
         now, now_ms = asyncio.get_running_loop().time(), self._matcher.clock.estimate_ms()
         marks, spread = self._matcher.marks, self._matcher.spread
         partition = self._matcher.model.partition
@@ -440,9 +514,7 @@ class Shelf:
         for row in rows:
             if marks.spent(row, now, self._shown[partition(row.request_id)]):
                 continue
-            reason = fits(row, worker, now_ms)
-            if reason is not None:
-                skipped[reason] += 1
+            if fits(row, worker, now_ms) is not None:
                 continue
             choice.append(row)
             if len(choice) == spread:
@@ -492,12 +564,18 @@ class Shelf:
         now_ms = await self._matcher.clock.now_ms()
         read_at, hints, shown = loop.time(), self._hints, self._matcher.model.shown()
         self._workers = {
-            id_: at for id_, at in self._workers.items() if read_at - at < FORGOTTEN_SECONDS
+            id_: user
+            for id_, user in self._workers.items()
+            if read_at - user.at < FORGOTTEN_SECONDS
         }
         workers = tuple(self._workers)
-        rows = await self._matcher.find(
-            self._offer, now_ms=now_ms, limit=FIRST_PAGE, after=FIRST, workers=workers
+        users = frozenset().union(*(user.prefers for user in self._workers.values()))
+        finds = self._matcher.finds
+        rows, self._first = await asyncio.gather(
+            finds.best(self._offer, now_ms=now_ms, limit=FIRST_PAGE, after=FIRST, workers=workers),
+            finds.of_users(self._offer, users=users, now_ms=now_ms),
         )
+        self._read_of = users
         self._rows = rows
         self._more = rows[-1].place if rows else None
         self._read_at, self._read_hints, self._read_for = read_at, hints, frozenset(workers)
@@ -517,7 +595,7 @@ class Shelf:
             self._more = rows[-1].place if rows else None
 
     async def _page(self, after: Place) -> list[Candidate]:
-        return await self._matcher.find(
+        return await self._matcher.finds.best(
             self._offer,
             now_ms=self._matcher.clock.estimate_ms(),
             limit=NEXT_PAGE,
@@ -525,12 +603,12 @@ class Shelf:
             workers=tuple(self._read_for),
         )
 
-    async def _walk(self, worker: Worker, skipped: Counter[str]) -> Candidate | None:
+    async def _walk(self, worker: Worker) -> Candidate | None:
         """Look behind what is kept, for this worker alone."""
         after = self._more
         while after is not None:
             rows = await self._page(after)
-            found = self._choose(rows, worker, skipped)
+            found = self._choose(rows, worker)
             if found is not None:
                 until = asyncio.get_running_loop().time() + HANDED_SECONDS
                 self._matcher.marks.add(found.request_id, until)
@@ -579,12 +657,12 @@ class Shelf:
                     waiter.offered.set_exception(error)
 
     def _hand_out(self) -> None:
-        skipped: Counter[str] = Counter()
         for waiter in tuple(self._waiting):
             if waiter.offered.done():
                 continue
-            self._workers[waiter.worker.id] = asyncio.get_running_loop().time()
-            found = self._pick(waiter.worker, skipped)
+            now = asyncio.get_running_loop().time()
+            self._workers[waiter.worker.id] = _User(now, waiter.worker.prefers)
+            found = self._pick(waiter.worker)
             if found is not None:
                 waiter.offered.set_result(found)
                 self._waiting.remove(waiter)

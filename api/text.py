@@ -56,10 +56,8 @@ _encode = msgspec.json.Encoder().encode
 
 NO_MESSAGE = "This is a text job: its submit carries a generation, and nothing of a chat reply."
 
-SKIPPED = frozenset(
-    {"worker_id", "untrusted", "bridge_version", "max_context_length", "max_length"}
-)
-"""What the text path tells of skipped requests (5.5), as far as one worker alone is concerned."""
+UNTOLD = frozenset({"maintenance"})
+"""Reasons that `skipped` does not count, as the text path does not (text_path_reference.md 5.5)."""
 
 
 class Popped(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +150,7 @@ class Pop:
             paused=worker.paused,
             speed=worker.speed,
             capacity=self._rules.capacity(worker.speed),
+            prefers=declared.prefers | {worker.owner.id},
         )
 
     async def _take(self, worker: Worker, declared: _Declared, candidate: Candidate) -> Hand | None:
@@ -224,6 +223,8 @@ class _Declared(NamedTuple):
     """Of a worker without a measured speed."""
     amount: int
     """Jobs that it would take at once."""
+    prefers: frozenset[int]
+    """Accounts that it wants to serve first."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -261,13 +262,14 @@ def _declared_small(raw: bytes, owner: str, rules: Rules) -> _Declared:
 
 def _declare(pop: declaration.Pop, owner: str, rules: Rules) -> _Declared:
     name, declared = declaration.declared(pop, owner)
-    return _Declared(name, declared, Offer.of(declared, rules), pop.amount or 1)
+    offer, prefers = Offer.of(declared, rules), declaration.preferred(pop)
+    return _Declared(name, declared, offer, pop.amount or 1, prefers)
 
 
 def _popped(outcome: Outcome[Hand]) -> Popped:
     hand = outcome.job
     if hand is None:
-        skipped = {reason: count for reason, count in outcome.skipped.items() if reason in SKIPPED}
+        skipped = {name: count for name, count in outcome.skipped.items() if name not in UNTOLD}
         return Popped(payload=payload.NoJob(), skipped=skipped)
     job = hand.jobs[0]
     return Popped(

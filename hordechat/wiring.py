@@ -18,9 +18,11 @@ from api.clock import Clock
 from api.gate import Gate
 from api.guard import MemoryGuard
 from api.health import Check
-from api.matcher import Matcher
+from api.matcher import Finds, Matcher
 from api.models import Models
+from api.service_status import Census
 from api.wait import Drain, Watches
+from api.workers import Directory
 from events.base import Position
 from events.keys import Keys
 from handlers import moderation
@@ -69,6 +71,14 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
             database, offer, now_ms=now_ms, limit=limit, after=after, workers=workers
         )
 
+    def find_of(
+        offer: eligibility.Offer, *, users: frozenset[int], now_ms: int
+    ) -> Awaitable[list[eligibility.Candidate]]:
+        return eligibility.of_users(database, offer, users, now_ms=now_ms)
+
+    def tally(offer: eligibility.Offer) -> Awaitable[list[eligibility.Group]]:
+        return eligibility.tally(database, offer)
+
     accounts, guard = Accounts(log, settings.secret), MemoryGuard(log, settings.memory_limit_bytes)
     timeouts, modes = Timeouts(log), Modes(log)
     reference = references.opened(settings.text_model_reference)
@@ -87,7 +97,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         keep_seconds=settings.availability_cache_seconds,
     )
     matcher = Matcher(
-        find,
+        Finds(find, find_of, tally),
         _Eligibility(follower, log.keys),
         clock,
         drain,
@@ -137,6 +147,21 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         limiter=_limiter(settings, log, callers, whitelist),
         timeouts=timeouts,
         modes=modes,
+        directory=Directory(
+            log,
+            database,
+            clock,
+            online_window=settings.online_window_seconds,
+            keep_seconds=settings.worker_details_cache_seconds,
+        ),
+        census=Census(
+            database,
+            clock,
+            online_window=settings.online_window_seconds,
+            models_seconds=settings.models_cache_seconds,
+            statistics_seconds=settings.statistics_cache_seconds,
+        ),
+        version=version("hordechat"),
         admins=frozenset(_listed(settings.admins)),
         node=node(settings),
         optional={"object_store": s3_check(settings.s3_endpoint_url)}

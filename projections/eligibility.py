@@ -411,6 +411,8 @@ class Worker(NamedTuple):
     """Tokens a second; None where none was measured."""
     capacity: int | None = None
     """The longest chat reply that it finishes in its lease, by `Rules.capacity`; None: any."""
+    prefers: frozenset[int] = frozenset()
+    """Accounts whose requests come first: its owner, and whom it names."""
 
 
 class Candidate(NamedTuple):
@@ -557,7 +559,13 @@ def _temperature_step(temperature: float | None) -> float | None:
 
 # The recursive part walks the distinct classes of each range, one index probe each, and judges a
 # class by its first row; the last part takes the best rows of each class that is possible.
-_CANDIDATES = b"""
+_COLUMNS = b"""
+    q.request_id::text, q.model, q.user_id, q.chat, q.max_length, q.max_context_length,
+    q.features, q.images, q.tools_temperature, q.only_workers, q.ignore_workers,
+    q.trusted_workers, q.validated_backends, q.slow_workers, q.rank, q.waiting,
+    q.holdoff_worker, q.holdoff_ms, q.created_ms, q.expires_ms"""
+_CANDIDATES = (
+    b"""
 WITH RECURSIVE class AS (
     SELECT a.*, '' AS class, false AS possible
     FROM unnest(
@@ -581,10 +589,9 @@ WITH RECURSIVE class AS (
         ORDER BY q.class, q.rank DESC, q.request_id DESC LIMIT 1
     ) AS next
 )
-SELECT q.request_id::text, q.model, q.user_id, q.chat, q.max_length, q.max_context_length,
-    q.features, q.images, q.tools_temperature, q.only_workers, q.ignore_workers,
-    q.trusted_workers, q.validated_backends, q.slow_workers, q.rank, q.waiting,
-    q.holdoff_worker, q.holdoff_ms, q.created_ms, q.expires_ms
+SELECT """
+    + _COLUMNS
+    + b"""
 FROM class a CROSS JOIN LATERAL (
     SELECT * FROM queue q
     WHERE q.chat = a.chat AND q.model = a.model AND q.class = a.class AND q.waiting > 0
@@ -598,6 +605,7 @@ FROM class a CROSS JOIN LATERAL (
 WHERE a.possible
 ORDER BY q.rank DESC, q.request_id DESC, q.model LIMIT %(limit)s
 """
+)
 
 
 async def candidates(
@@ -639,8 +647,118 @@ async def candidates(
         "limit": limit,
         "workers": None if workers is None else list(workers),
     }
-    found: dict[str, Candidate] = {}
     rows = await database.fetch(_CANDIDATES, parameters)
+    listed = _candidates(rows)
+    if len(rows) == limit and len(listed) > 1 and not listed[-1].wanted.chat:
+        # The page may end between two of its models: the next one begins with it.
+        listed.pop()
+    return listed
+
+
+OF_USER = 100
+"""Best requests of one account that are looked at, for those workers that prefer it."""
+
+_OF_USERS = (
+    b"SELECT "
+    + _COLUMNS
+    + b"""
+FROM unnest(%(users)s::bigint[]) AS u (id) CROSS JOIN LATERAL (
+    SELECT * FROM queue q
+    WHERE q.user_id = u.id AND q.waiting > 0 AND q.expires_ms > %(now_ms)s
+    ORDER BY q.rank DESC, q.request_id DESC LIMIT %(limit)s
+) q JOIN unnest(%(chat)s::bool[], %(model)s::text[]) AS a (chat, model) USING (chat, model)
+ORDER BY q.rank DESC, q.request_id DESC, q.model
+"""
+)
+
+
+async def of_users(
+    database: Database, offer: Offer, users: Collection[int], *, now_ms: int
+) -> list[Candidate]:
+    """The best waiting requests of these accounts for the models of an offer, best first.
+
+    All other rules are for `fits`. Raise DatabaseUnavailable.
+    """
+    ranges = _ranges(offer)
+    if not ranges or not users:
+        return []
+    parameters = {
+        "users": list(users),
+        "now_ms": now_ms,
+        "limit": OF_USER,
+        "chat": [chat for chat, *_ in ranges],
+        "model": [model for _, model, *_ in ranges],
+    }
+    return _candidates(await database.fetch(_OF_USERS, parameters))
+
+
+COUNTED = 1000
+"""Waiting requests that are counted at most, and groups of them that are told apart."""
+_GROUPS = 100
+
+_TALLY = b"""
+SELECT array_agg(DISTINCT model), chat, max_length, max_context_length, features, images,
+    tools_temperature, only_workers, ignore_workers, trusted_workers, validated_backends,
+    slow_workers, count(DISTINCT request_id) AS requests
+FROM (
+    SELECT q.* FROM unnest(%(chat)s::bool[], %(model)s::text[]) AS a (chat, model)
+    CROSS JOIN LATERAL (
+        SELECT * FROM queue q
+        WHERE q.chat = a.chat AND q.model = a.model AND q.waiting > 0 LIMIT %(counted)s
+    ) q
+    LIMIT %(counted)s
+) q
+GROUP BY chat, max_length, max_context_length, features, images, tools_temperature, only_workers,
+    ignore_workers, trusted_workers, validated_backends, slow_workers
+ORDER BY requests DESC LIMIT %(groups)s
+"""
+
+
+class Group(NamedTuple):
+    """Waiting requests with the same needs."""
+
+    wanted: Wanted  # of nobody
+    requests: int
+
+
+async def tally(database: Database, offer: Offer) -> list[Group]:
+    """What waits for the models of an offer, whoever may have it: of `COUNTED` requests at most.
+
+    Raise DatabaseUnavailable.
+    """
+    ranges = _ranges(offer)
+    if not ranges:
+        return []
+    parameters = {
+        "chat": [chat for chat, *_ in ranges],
+        "model": [model for _, model, *_ in ranges],
+        "counted": COUNTED,
+        "groups": _GROUPS,
+    }
+    rows = await database.fetch(_TALLY, parameters)
+    return [Group(_group(row), row[12]) for row in rows]
+
+
+def _group(row: tuple[Any, ...]) -> Wanted:
+    (models, chat, length, context, features, images, temperature, only, ignore) = row[:9]
+    return Wanted(
+        -1,
+        chat,
+        tuple(models),
+        length,
+        context,
+        frozenset(features),
+        images,
+        temperature,
+        tuple(only),
+        tuple(ignore),
+        *row[9:12],
+    )
+
+
+def _candidates(rows: Sequence[tuple[Any, ...]]) -> list[Candidate]:
+    """Rows in their order, those of one request as one candidate with all their models."""
+    found: dict[str, Candidate] = {}
     for row in rows:
         candidate = _candidate(row)
         earlier = found.setdefault(candidate.request_id, candidate)
@@ -648,11 +766,7 @@ async def candidates(
             models = earlier.wanted.models + candidate.wanted.models
             wanted = earlier.wanted._replace(models=models)
             found[candidate.request_id] = earlier._replace(wanted=wanted)
-    listed = list(found.values())
-    if len(rows) == limit and len(listed) > 1 and not listed[-1].wanted.chat:
-        # The page may end between two of its models: the next one begins with it.
-        listed.pop()
-    return listed
+    return list(found.values())
 
 
 def _ranges(offer: Offer) -> list[tuple[bool, str, int, int]]:

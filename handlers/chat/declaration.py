@@ -93,6 +93,16 @@ def read(raw: bytes) -> Pop:
     return pop
 
 
+_MOST_ACCOUNT = 2**63 - 1
+
+
+def preferred(pop: Pop) -> frozenset[int]:
+    """The ids of the accounts that the pop names in `priority_usernames`."""
+    names = pop.priority_usernames or ()
+    numbers = (int(name.rpartition("#")[2][:20]) for name in names)
+    return frozenset(number for number in numbers if number <= _MOST_ACCOUNT)
+
+
 def declared(pop: Pop, owner: str) -> Declared:
     """What a worker of `owner` (the alias, `name#id`) declares.
 

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from api import matcher as matching
-from api.matcher import Matcher, Outcome
+from api.matcher import Finds, Matcher, Outcome
 from api.wait import Drain
 from events.base import START, Position
 from events.types import Declaration, Demand
 from projections.database import DatabaseUnavailable
-from projections.eligibility import Candidate, Offer, Place, Wanted, Worker
+from projections.eligibility import Candidate, Group, Offer, Place, Wanted, Worker
 
 MODEL = "m"
 OFFER = Offer.of(
@@ -29,9 +29,10 @@ OFFER = Offer.of(
 NOW_MS = 1_000_000
 
 
-def candidate(n: int, *, waiting: int = 1, **changed: Any) -> Candidate:
+def candidate(n: int, *, waiting: int = 1, user_id: int = 1, **changed: Any) -> Candidate:
     """The n-th best of the queue."""
-    wanted = Wanted.of(Demand(models=(MODEL,), **changed), user_id=1, chat=True, max_length=100)
+    demand = Demand(models=(MODEL,), **changed)
+    wanted = Wanted.of(demand, user_id=user_id, chat=True, max_length=100)
     id_ = f"{n:08d}-0000-4000-8000-000000000000"
     return Candidate(id_, wanted, -n, waiting, "", 0, NOW_MS, NOW_MS + 1000)
 
@@ -59,6 +60,8 @@ class Queue:
     def __init__(self, *rows: Candidate) -> None:
         self.rows = list(rows)
         self.asked = 0
+        self.tallied = 0
+        self.users: frozenset[int] = frozenset()
         self.at_once = 0
         self.most_at_once = 0
         self.error: Exception | None = None
@@ -79,6 +82,18 @@ class Queue:
             raise self.error
         return [row for row in self.rows if row.place < after][:limit]
 
+    async def of_users(
+        self, _offer: Offer, *, users: frozenset[int], now_ms: int
+    ) -> list[Candidate]:
+        self.users = users
+        return [row for row in self.rows if row.wanted.user_id in users]
+
+    async def tally(self, _offer: Offer) -> list[Group]:
+        self.tallied += 1
+        if self.error:
+            raise self.error
+        return [Group(row.wanted, 1) for row in self.rows]
+
     def partition(self, _request_id: str) -> int:
         return 0
 
@@ -92,7 +107,8 @@ class Pool:
     def __init__(self, *rows: Candidate, spread: int = 1) -> None:
         self.queue = Queue(*rows)
         self.drain = Drain()
-        self.matcher = Matcher(self.queue, self.queue, Clock(), self.drain, spread=spread)  # type: ignore[arg-type]
+        finds = Finds(self.queue, self.queue.of_users, self.queue.tally)
+        self.matcher = Matcher(finds, self.queue, Clock(), self.drain, spread=spread)  # type: ignore[arg-type]
         self.tried: list[str] = []
         self.refuses: set[str] = set()
         self.put_back: list[str] = []
@@ -100,7 +116,9 @@ class Pool:
         self.taking = asyncio.Event()
         self.taking.set()
 
-    async def pop(self, name: str = "w", wait: float = 0) -> Outcome[Job]:
+    async def pop(
+        self, name: str = "w", wait: float = 0, prefers: frozenset[int] = frozenset({2})
+    ) -> Outcome[Job]:
         async def take(chosen: Candidate) -> Job | None:
             self.tried.append(chosen.request_id)
             await asyncio.sleep(0)
@@ -110,7 +128,7 @@ class Pool:
             jobs = min(self.at_a_time, chosen.waiting)
             return Job(chosen.request_id, tuple(Position(len(self.tried), n) for n in range(jobs)))
 
-        worker = Worker(name, 2, trusted=False, offer=OFFER)
+        worker = Worker(name, 2, trusted=False, offer=OFFER, prefers=prefers)
         shelf = self.matcher.shelf(OFFER)
         shelf.prepare()
         return await self.matcher.pop(
@@ -269,6 +287,45 @@ async def test_rows_for_others_are_skipped_counted_and_paged_past() -> None:
 
     assert outcome.job is None
     assert outcome.skipped == {"worker_id": 150}
+
+
+async def test_what_is_out_of_reach_is_counted_once_for_many_pops_until_more_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matching, "STALE_SECONDS", 0)
+    pool = Pool(candidate(1, only=("someone",)), candidate(2, features=("seed",)))
+
+    for _ in range(5):
+        assert (await pool.pop()).skipped == {"worker_id": 1, "seed": 1}
+    assert pool.queue.tallied == 1
+
+    pool.arrives(candidate(3, trusted_workers=True))
+    assert (await pool.pop()).skipped == {"worker_id": 1, "seed": 1, "untrusted": 1}
+
+
+async def test_a_count_that_fails_leaves_the_answer_without_one() -> None:
+    pool = Pool()
+    assert await pool.popped() is None
+    pool.queue.error = DatabaseUnavailable()
+    shelf = pool.matcher.shelf(OFFER)
+    shelf._tally = None
+
+    assert await shelf.skipped(Worker("w", 2, trusted=False, offer=OFFER)) == {}
+
+
+async def test_requests_of_accounts_that_the_worker_prefers_come_first() -> None:
+    pool = Pool(*map(candidate, range(30)), candidate(40, user_id=2), candidate(50, user_id=7))
+
+    async def number(**prefers: Any) -> int:
+        job = (await pool.pop(**prefers)).job
+        assert job is not None
+        return int(job.request_id[:8])
+
+    assert await number() == 40  # its owner's
+    assert await number() == 0
+    assert await number(prefers=frozenset({2, 7})) == 50
+    assert await number(name="other", prefers=frozenset({9})) == 1
+    assert pool.queue.users == {2, 7, 9}
 
 
 async def test_who_looks_behind_what_is_kept_walks_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -517,3 +517,52 @@ async def test_serving_tells_the_largest_limits_of_each_model(given: Given, data
     found = await serving(database, ["alpha", "beta", "\0"], now_ms=story.ms, online_window_s=300)
 
     assert found == {"alpha": Serving(2, 2, 512, 9000)}
+
+
+async def test_the_best_requests_of_an_account_are_found_however_many_are_ahead(
+    given: Given, database: Database
+):
+    story = Story()
+    for _ in range(30):
+        story.submit(priority=10**9)
+    own = [story.submit(user_id=7), story.submit(user_id=7, chat=False, models=())]
+    story.submit(user_id=7, models=("gamma",))
+    story.assign(story.submit(user_id=7))
+    given(story)
+
+    async def found(*users: int, **declared: Any) -> list[str]:
+        mine = offer(**declared)
+        listed = await eligibility.of_users(database, mine, users, now_ms=story.ms)
+        return [each.request_id for each in listed]
+
+    assert await found(7) == own
+    assert await found(7, 8, prompt_jobs=False) == own[:1]
+    assert await found() == []
+    assert len(await found(1, 7)) == 32
+
+
+async def test_what_waits_is_tallied_by_its_needs(given: Given, database: Database):
+    story = Story()
+    for _ in range(3):
+        story.submit(features=("seed",))
+    for _ in range(2):
+        story.submit(chat=False, models=("alpha", "beta"), only=(uuid(7, 0xF000),))
+    story.submit(chat=False, models=("gamma",))
+    given(story)
+
+    groups = await eligibility.tally(database, offer())
+
+    assert [(each.requests, each.wanted.chat, each.wanted.models) for each in groups] == [
+        (3, True, ("alpha",)),
+        (2, False, ("alpha", "beta")),
+    ]
+    assert [eligibility.refusal(each.wanted, worker()) for each in groups] == ["seed", "worker_id"]
+    assert await eligibility.tally(database, offer(chat_jobs=False, prompt_jobs=False)) == []
+
+
+async def test_a_tally_of_a_long_queue_is_bounded(connected: Session, database: Database):
+    fill(connected, 3000)
+
+    groups = await eligibility.tally(database, offer())
+
+    assert sum(group.requests for group in groups) == eligibility.COUNTED
