@@ -23,11 +23,21 @@ from api.limits import Limiter
 from api.matcher import Matcher
 from api.models import Models
 from api.modes import ModesRoute
+from api.service_status import (
+    Census,
+    HeartbeatRoute,
+    ModelRoute,
+    ModelsRoute,
+    PerformanceRoute,
+    TotalsByModel,
+    TotalsRoute,
+)
 from api.status import CHAT, TEXT, StatusReader
 from api.text import Pop, Progress, Submit
 from api.text_requests import TextAsync, TextParameters, TextStatus
 from api.timeouts import TimeoutsRoute
 from api.wait import Drain, Watches
+from api.workers import Directory, WorkerByName, WorkerRoute, WorkersRoute
 from handlers.accounts import Accounts
 from handlers.chat.schema_pool import SchemaPool
 from handlers.errors import RedisUnavailable
@@ -76,6 +86,10 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """None: nobody is limited."""
     timeouts: Timeouts
     modes: Modes
+    directory: Directory
+    census: Census
+    version: str
+    """Of the service."""
     admins: frozenset[str]
     """Who may change the modes over HTTP, as `name#id`."""
     node: str
@@ -181,6 +195,21 @@ def create_app(parts: Parts) -> App:
         "/v2/status/modes",
         ModesRoute(log, limits, accounts, parts.modes, admins=parts.admins, **operated),
     )
+    app.add_route("/v2/workers", WorkersRoute(accounts, parts.directory))
+    app.add_route("/v2/workers/name/{worker_name:path}", WorkerByName(accounts, parts.directory))
+    app.add_route(
+        "/v2/workers/{worker_id}",
+        WorkerRoute(log, parts.database, accounts, parts.directory, **operated),
+    )
+    census = parts.census
+    app.add_route("/v2/status/models", ModelsRoute(census, parts.reference))
+    app.add_route("/v2/status/models/{model_name:path}", ModelRoute(census, parts.reference))
+    app.add_route("/v2/status/performance", PerformanceRoute(census))
+    app.add_route(
+        "/v2/status/heartbeat", HeartbeatRoute(parts.database, parts.guard, parts.version)
+    )
+    app.add_route("/v2/stats/text/totals", TotalsRoute(census))
+    app.add_route("/v2/stats/text/models", TotalsByModel(census))
     app.add_route("/v2/operations/ipaddr", TimeoutsRoute(accounts, parts.timeouts, **operated))
     app.add_route("/health/live", health.Live())
     needed = {

@@ -50,11 +50,12 @@ class MemoryGuard:
     def __init__(self, log: Log, limit: int) -> None:
         self._log = log
         self._limit = limit
-        self._full = False
+        self.full = False
+        """Whether the limit was passed at the last look."""
 
     def check(self) -> None:
         """Raise OutOfMemory while the limit is passed."""
-        if self._full:
+        if self.full:
             raise OutOfMemory
 
     async def sample(self) -> None:
@@ -63,9 +64,9 @@ class MemoryGuard:
             full = (await memory(self._log)).used > self._limit
         except RedisUnavailable:
             return
-        if full != self._full:
+        if full != self.full:
             logger.warning("redis_memory", limit=self._limit, full=full)
-        self._full = full
+        self.full = full
 
     async def run(self) -> None:
         """Look each second until cancelled; not at all without a limit."""

@@ -103,12 +103,15 @@ def rules(*, text: Sequence[str], chat: Sequence[str]) -> Rules:
         ("/v2/generate/text/submit", "*"): _same("remote", "60/second", path=False),
         ("/v2/generate/text/progress", "*"): _same("remote", "600/second", path=False),
         ("/v2/status/modes", "*"): _same("remote", "30/minute", path=False),
+        ("/v2/status/heartbeat", "*"): (),
         ("/health/live", "*"): (),
         ("/health/ready", "*"): (),
     }
     for family in ("text", "chat"):
         for method in ("GET", "DELETE"):
             table[f"/v2/generate/{family}/status/{{request_id}}", method] = status
+    for method in ("GET", "PUT", "DELETE"):
+        table["/v2/workers/{worker_id}", method] = _same("client", "30/minute", path=True)
     return table
 
 

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import NamedTuple
 
 from events import codec
@@ -114,6 +115,24 @@ async def open_anonymous(log: Log) -> None:
         {"account": log.keys.account(ANONYMOUS_ID)},
         {"event": codec.encode(AccountOpened(name="Anonymous", key=""))},
     )
+
+
+class Person(NamedTuple):
+    """What others are told of an account."""
+
+    username: str  # the unique alias, `name#id`
+    flagged: bool
+
+
+async def people(log: Log, user_ids: Collection[int]) -> dict[int, Person]:
+    """Those accounts, by number. Raise RedisUnavailable."""
+    found = await asyncio.gather(
+        *(log.read("HMGET", log.keys.account(each), "name", "flagged") for each in user_ids)
+    )
+    return {
+        user_id: Person(f"{(name or b'').decode()}#{user_id}", flagged == b"1")
+        for user_id, (name, flagged) in zip(user_ids, found, strict=True)
+    }
 
 
 class Accounts:

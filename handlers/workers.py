@@ -6,6 +6,7 @@ holds goes on by itself: its reply is taken, and what would count for the worker
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import structlog
@@ -13,7 +14,7 @@ import structlog
 from events import codec
 from events.types import Profile, WorkerChanged, WorkerDeleted
 from handlers.accounts import Account
-from handlers.errors import NotModerator, NotOwner, WorkerNotFound
+from handlers.errors import Locked, NotModerator, NotOwner, WorkerNotFound
 from handlers.log import Log, Refusal
 
 logger = structlog.get_logger()
@@ -91,13 +92,18 @@ async def change_worker(log: Log, account: Account, worker: Known, change: Chang
     )
 
 
-async def delete_worker(log: Log, account: Account, worker: Known) -> None:
+async def delete_worker(
+    log: Log, account: Account, worker: Known, busy: Callable[[], Awaitable[bool]]
+) -> None:
     """Delete the worker in the name of the account.
 
-    Raise NotOwner, WorkerNotFound where it is gone by now.
+    `busy` says whether it holds a job. One that it is given meanwhile does no harm: see above.
+    Raise NotOwner, Locked, WorkerNotFound where it is gone by now.
     """
     if not owned(account, worker):
         raise NotOwner
+    if await busy():
+        raise Locked
     keys = log.keys
     try:
         (position,) = await log.run(

@@ -284,6 +284,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
         float, _meta("Life of the cached list of models", "seconds", ge=0)
     ] = 2
 
+    statistics_cache_seconds: Annotated[
+        float, _meta("Life of the cached totals of what was generated", "seconds", ge=0)
+    ] = 50
+
     # Projectors
     projector_batch: Annotated[
         int, _meta("Most events in one transaction of a projector", "events", ge=1)

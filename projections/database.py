@@ -41,6 +41,13 @@ class Database:
         self._idle: list[Connection] = []
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._running: set[asyncio.Task[Any]] = set()
+        self.answers = True
+        """Whether Postgres answered the last query that ended."""
+
+    @property
+    def waiting(self) -> int:
+        """Queries that wait for a connection."""
+        return sum(not turn.done() for turn in self._waiting)
 
     async def fetch(self, query: bytes, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         """All rows of one query.
@@ -62,7 +69,8 @@ class Database:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller may be gone
+            error = task.exception()  # its caller may be gone
+            self.answers = not isinstance(error, DatabaseUnavailable)
 
     async def _run(self, query: bytes, parameters: Parameters) -> list[tuple[Any, ...]]:
         deadline = asyncio.get_running_loop().time() + self._timeout

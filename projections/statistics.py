@@ -1,7 +1,7 @@
 """What was generated: totals by time and model, and how much each worker delivered.
 
-Times come from the events. A window is a sum of buckets, of which the oldest reaches back at most as
-far as the window: it is never longer than it says, and at most one bucket shorter.
+Times come from the events. A window is a sum of buckets, of which the oldest reaches back at most
+as far as the window: it is never longer than it says, and at most one bucket shorter.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ async def speeds(database: Database, *, now_ms: int) -> dict[str, float]:
     """
     hour = WINDOWS["hour"]
     parameters = {"width": hour.width_ms, "since": hour.since(now_ms)}
-    return dict(await database.fetch(_SPEEDS, parameters))  # type: ignore[arg-type]
+    return dict(await database.fetch(_SPEEDS, parameters))
 
 
 def _asked(windows: dict[str, Window], now_ms: int) -> dict[str, list[Any]]:

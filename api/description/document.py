@@ -102,7 +102,7 @@ def document(operations: Sequence[Operation], held: Held) -> Json:
     shared: Json = {}
     paths: defaultdict[str, Json] = defaultdict(dict)
     for each in operations:
-        paths[each.path][each.method] = _operation(each, schemas, shared)
+        paths[each.shown_path][each.method] = _operation(each, schemas, shared)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -141,7 +141,10 @@ def _operation(each: Operation, schemas: _Schemas, shared: Json) -> Json:
     }
     if description:
         told["description"] = description
-    parameters = [_in_path(name) for name in _named_in(each.path)]
+    parameters = [_in_path(name) for name in _named_in(each.shown_path)]
+    parameters += [
+        {"name": name, "in": "query", "schema": dict(each.query[name])} for name in each.query
+    ]
     parameters += [_ref("parameters", name) for name in each.headers]
     if parameters:
         told["parameters"] = parameters
@@ -161,6 +164,8 @@ def _operation(each: Operation, schemas: _Schemas, shared: Json) -> Json:
     }
     if each.key:
         told["security"] = [{"apikey": []}]
+    elif each.may_have_key:
+        told["security"] = [{}, {"apikey": []}]
     return told
 
 

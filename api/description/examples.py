@@ -96,6 +96,11 @@ PROGRESS: Examples = {
 
 MODES: Examples = {"Taking no new requests": {"maintenance": True}}
 
+WORKER: Examples = {
+    "Into maintenance": {"maintenance": True, "maintenance_msg": "New disks, back on Friday."},
+    "What people read of it": {"info": "Two cards in an attic, off at night."},
+}
+
 TIMEOUT: Examples = {
     "An address for a day": {"ipaddr": "203.0.113.7", "hours": 24},
     "A network for an hour": {"ipaddr": "2001:db8::/48", "hours": 1},

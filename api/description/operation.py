@@ -72,6 +72,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     tag: str
     key: bool = False
     """It needs the `apikey` header."""
+    may_have_key: bool = False
+    """It tells more to some who send it."""
+    query: Mapping[str, Mapping[str, Any]] = {}
+    """Parameters of the URL's query, none of them required: schemas by name."""
     headers: tuple[str, ...] = ()
     """Names in `document.PARAMETERS`: further headers that it reads."""
     body: Any = None
@@ -82,6 +86,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """By status."""
     refusals: Refusals = ()
     """In groups joined by `+`: the same one may come twice."""
+
+    @property
+    def shown_path(self) -> str:
+        """As the document has it: without the router's converters."""
+        return self.path.replace(":path}", "}")
 
     @property
     def name(self) -> str:

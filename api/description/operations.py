@@ -10,7 +10,19 @@ import functools
 
 import msgspec
 
-from api import chat, health, modes, openapi, queued, status, text, text_requests, timeouts
+from api import (
+    chat,
+    health,
+    modes,
+    openapi,
+    queued,
+    service_status,
+    status,
+    text,
+    text_requests,
+    timeouts,
+    workers,
+)
 from api.description import examples
 from api.description.document import Held, document
 from api.description.operation import (
@@ -29,6 +41,7 @@ from handlers.errors import (
     AbortedGen,
     AdmissionLost,
     AnonForbiddenWorker,
+    BadRequest,
     ChatAdmissionDisabled,
     ChatDeclarationInvalid,
     ChatImageStorageUnavailable,
@@ -50,6 +63,7 @@ from handlers.errors import (
     InvalidExtraSourceImages,
     InvalidJobID,
     InvalidPriorityUsername,
+    Locked,
     MaintenanceMode,
     MissingFullSamplerOrder,
     MissingPrompt,
@@ -57,6 +71,8 @@ from handlers.errors import (
     NoHordeModSelected,
     NotAdmin,
     NotModerator,
+    NotOwner,
+    NoWorkerModSelected,
     NulByteInPayload,
     OnlyServiceAccountProxy,
     OperationKeyConflict,
@@ -120,6 +136,8 @@ _WORKERS = "Workers"
 _SERVICE = "The service"
 
 _STATUS = (RequestNotFound, RedisUnavailable, DatabaseUnavailable, ReadModelBehind)
+_READ = (RedisUnavailable, DatabaseUnavailable)
+"""Of a route that reads a model, by Redis' clock."""
 _WAITED = ("Preference-Applied",)
 _QUEUED = (Link("status", chat.ChatStatus.on_get), Link("cancel", chat.ChatStatus.on_delete))
 _TEXT_QUEUED = (
@@ -341,6 +359,110 @@ OPERATIONS = (
         examples=examples.MODES,
         answers={200: Answer("The modes from now on.", modes.ShownModes)},
         refusals=LIMITED + BODY + KEY + COMMAND + (NoHordeModSelected, NotAdmin),
+    ),
+    Operation(
+        path="/v2/workers",
+        responder=workers.WorkersRoute.on_get,
+        tag=_WORKERS,
+        may_have_key=True,
+        query={
+            "type": {"enum": list(workers.TYPES), "default": "text"},
+            "name": {"type": "string", "description": "The whole name, in any case."},
+        },
+        answers={200: Answer("Those that are online.", list[workers.ShownWorker])},
+        refusals=LIMITED + _READ + (BadRequest,),
+    ),
+    Operation(
+        path="/v2/workers/name/{worker_name:path}",
+        responder=workers.WorkerByName.on_get,
+        tag=_WORKERS,
+        may_have_key=True,
+        answers={200: Answer("The worker.", workers.ShownWorker)},
+        refusals=LIMITED + _READ + (WorkerNotFound,),
+    ),
+    Operation(
+        path="/v2/workers/{worker_id}",
+        responder=workers.WorkerRoute.on_get,
+        tag=_WORKERS,
+        may_have_key=True,
+        answers={200: Answer("The worker.", workers.ShownWorker)},
+        refusals=LIMITED + _READ + (WorkerNotFound,),
+    ),
+    Operation(
+        path="/v2/workers/{worker_id}",
+        responder=workers.WorkerRoute.on_put,
+        tag=_WORKERS,
+        key=True,
+        body=workers.WorkerBody,
+        examples=examples.WORKER,
+        answers={200: Answer("What was changed.", workers.ShownChange)},
+        refusals=LIMITED
+        + BODY
+        + KEY
+        + COMMAND
+        + (
+            NotModerator,
+            NotOwner,
+            NoWorkerModSelected,
+            NulByteInPayload,
+            WorkerNotFound,
+        ),
+    ),
+    Operation(
+        path="/v2/workers/{worker_id}",
+        responder=workers.WorkerRoute.on_delete,
+        tag=_WORKERS,
+        key=True,
+        answers={200: Answer("It is gone.", workers.Deleted)},
+        refusals=LIMITED + KEY + COMMAND + (DatabaseUnavailable, Locked, NotOwner, WorkerNotFound),
+    ),
+    Operation(
+        path="/v2/status/models",
+        responder=service_status.ModelsRoute.on_get,
+        tag=_SERVICE,
+        query={
+            "type": {"enum": list(service_status.TYPES), "default": "image"},
+            "model_state": {"enum": list(service_status.STATES), "default": "all"},
+            "min_count": {"type": "integer"},
+            "max_count": {"type": "integer"},
+            "chat": {"type": "boolean", "default": False},
+        },
+        answers={200: Answer("The models.", list[service_status.ShownModel])},
+        refusals=LIMITED + _READ + (BadRequest,),
+    ),
+    Operation(
+        path="/v2/status/models/{model_name:path}",
+        responder=service_status.ModelRoute.on_get,
+        tag=_SERVICE,
+        answers={200: Answer("The model, if anybody serves it.", list[service_status.ShownModel])},
+        refusals=LIMITED + _READ + (UnknownChatModel,),
+    ),
+    Operation(
+        path="/v2/status/performance",
+        responder=service_status.PerformanceRoute.on_get,
+        tag=_SERVICE,
+        answers={200: Answer("How busy it is.", service_status.Performance)},
+        refusals=LIMITED + _READ,
+    ),
+    Operation(
+        path="/v2/status/heartbeat",
+        responder=service_status.HeartbeatRoute.on_get,
+        tag=_SERVICE,
+        answers={200: Answer("How the process does.", service_status.Heartbeat)},
+    ),
+    Operation(
+        path="/v2/stats/text/totals",
+        responder=service_status.TotalsRoute.on_get,
+        tag=_SERVICE,
+        answers={200: Answer("The totals.", service_status.TextTotals)},
+        refusals=LIMITED + _READ,
+    ),
+    Operation(
+        path="/v2/stats/text/models",
+        responder=service_status.TotalsByModel.on_get,
+        tag=_SERVICE,
+        answers={200: Answer("The replies of each model.", service_status.TextModels)},
+        refusals=LIMITED + _READ,
     ),
     Operation(
         path="/v2/operations/ipaddr",

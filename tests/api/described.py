@@ -15,12 +15,16 @@ import httpx
 import jsonschema_rs
 import msgspec
 
-from api.description.operations import described
+from api.description.operations import OPERATIONS, described
 
 Json = dict[str, Any]
 
 _ANYWHERE = {(404, "NotFound"), (405, "MethodNotAllowed"), (500, "InternalServerError")}
 """What the document tells once, of all paths; and a bug, which a test may make on purpose."""
+
+
+_WHOLE = {each.shown_path for each in OPERATIONS if each.path != each.shown_path}
+"""Paths whose last parameter may hold slashes."""
 
 
 @functools.cache
@@ -81,7 +85,8 @@ def template_of(path: str) -> str:
     if path in paths:
         return path
     for template in paths:
-        if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path):
+        segment = ".+" if template in _WHOLE else "[^/]+"
+        if re.fullmatch(re.sub(r"\{\w+\}", segment, template), path):
             return str(template)
     return path
 

@@ -40,6 +40,13 @@ POP: dict[str, Any] = {
     "chat_features": ["prompt_overflow_refused"],
     "chat_limits": {"max_context_length": 8192, "max_length": 2048},
 }
+UNLIMITED: dict[str, Any] = {
+    "rate_limits_enabled": False,
+    "worker_details_cache_seconds": 0,
+    "models_cache_seconds": 0,
+    "statistics_cache_seconds": 0,
+}
+"""Settings of a site whose tests neither wait nor are held back."""
 MESSAGE = {"role": "assistant", "content": "hello"}
 
 
@@ -231,7 +238,7 @@ async def opened(
         database_url=database_url,
         secret=SECRET,
         test=True,
-        **{"rate_limits_enabled": False} | changed,
+        **UNLIMITED | changed,
     )
     log_ = await open_log(settings)
     await open_anonymous(log_)

@@ -125,7 +125,7 @@ def test_every_refusal_is_told_of_somewhere() -> None:
 
 def test_a_refusal_stands_under_its_status() -> None:
     for each in OPERATIONS:
-        responses = document()["paths"][each.path][each.method]["responses"]
+        responses = document()["paths"][each.shown_path][each.method]["responses"]
         for kind in each.refusals:
             response = responses[str(api.errors.STATUSES[kind])]
             if "$ref" in response:
@@ -179,6 +179,9 @@ async def test_every_example_for_operators_is_accepted(redis_url: str, migrated_
                 for body in examples.CLEAR_TIMEOUT.values()
             ),
         ]
+
+        worker = (await site.http.get("/v2/workers/name/w")).json()["id"]
+        bodies += [("PUT", f"/v2/workers/{worker}", body) for body in examples.WORKER.values()]
 
         for method, path, body in bodies:
             answer = await site.http.request(method, path, json=body, headers={"apikey": key})

@@ -19,6 +19,11 @@ REFUSALS = (errors.ChatSubmitInvalid, errors.ChatSubmitNonconformant, errors.Cha
 CLOCK_STEPS = (0.2, 5, 40, 155, 700, 1250)
 
 
+async def idle() -> bool:
+    """A worker that holds no job, as far as the read model knows."""
+    return False
+
+
 class Driver:
     """Issues one command at a time; remembers ids, dead ones included."""
 
@@ -162,7 +167,7 @@ class Driver:
         await workers.change_worker(self.pool.log, account, worker, change)
 
     async def delete_worker(self) -> None:
-        await workers.delete_worker(self.pool.log, self.pool.owner, await self._worker())
+        await workers.delete_worker(self.pool.log, self.pool.owner, await self._worker(), idle)
 
     async def _worker(self) -> workers.Known:
         """One that was seen, and may be gone by now."""

@@ -24,6 +24,7 @@ from handlers.settle import Settler
 from handlers.submit import abandon
 from lua.link import Link
 from lua.scripts import HERE, Refusal, Scripts, load
+from tests.handlers.driver import idle
 from tests.handlers.pool import REPLY, SECRET, Pool, operation_of
 
 SCRIPTS = {path.stem: load(path, test=True) for path in sorted(HERE.glob("*.lua"))}
@@ -119,9 +120,9 @@ async def _other_name(pool: Pool) -> None:
 async def _gone_worker(pool: Pool, *, delete: bool) -> None:
     """Another call deletes it between the look-up and the script."""
     known = await workers.find(pool.log, (await pool.worker()).id)
-    await workers.delete_worker(pool.log, pool.owner, known)
+    await workers.delete_worker(pool.log, pool.owner, known, idle)
     if delete:
-        await workers.delete_worker(pool.log, pool.owner, known)
+        await workers.delete_worker(pool.log, pool.owner, known, idle)
     else:
         await workers.change_worker(pool.log, pool.owner, known, workers.Change(maintenance=True))
 

@@ -321,7 +321,7 @@ def test_hints_say_what_became_readable(client: redis.Redis, given: Given):
     assert eligibility[0] == {"position": at_submit, "models": ["alpha", "beta", ""]}
     assert "models" not in eligibility[1]
     assert not any(message.get("requests") for message in (*eligibility, *statistics))
-    assert heard[5]["models"] == ["alpha", "beta"]
+    assert eligibility[2]["models"] == ["alpha", "beta"]
 
 
 def test_signals_of_a_runner_that_died_before_it_could_announce_are_sent_at_takeover(
