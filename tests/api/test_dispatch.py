@@ -1,0 +1,180 @@
+"""Which worker is offered what over HTTP, what it is told of the rest, and what the client sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.site import MODEL, POP, Site
+from tests.instruments import counted, point
+from tests.spec import spec
+
+
+async def measured(site: Site, tokens_per_second: float, name: str = "w") -> None:
+    """Let the worker serve one job at this speed (20 tokens, the least that counts)."""
+    await site.queued(max_tokens=20)
+    await site.project()
+    job = await site.popped(name=name)
+    await pass_time(site, 20 / tokens_per_second)
+    assert (await site.reply(job["id"])).status_code == 200
+    await site.settle()
+    await site.project()
+
+
+async def pass_time(site: Site, seconds: float) -> None:
+    for partition in site.parts.log.keys.all():
+        control = site.parts.log.keys.control(partition)
+        await site.parts.log.read("HINCRBY", control, "clock_ms", int(seconds * 1000))
+
+
+async def status(site: Site, request_id: str) -> dict[str, Any]:
+    await site.project()
+    return dict((await site.status(request_id)).json())
+
+
+@spec("Job lease", 8, 9, 13)
+async def test_a_worker_is_offered_what_it_finishes_in_its_lease(site: Site) -> None:
+    """C-093."""
+    long = await site.queued(max_tokens=1201)
+    await site.project()
+    assert (await site.pop()).json()["skipped"] == {"lease_speed": 1}
+    fits = await site.queued(max_tokens=1200)
+    await site.project()
+    assert (await site.popped())["id"]
+    assert (await status(site, fits))["processing"] == 1
+    await site.cancel(long)
+
+    await measured(site, 5.05)
+    await site.queued(max_tokens=600)
+    await site.queued(max_tokens=640)
+    await site.project()
+    assert (await site.popped())["payload"]["max_length"] == 600
+    before = counted()
+    refused = (await site.pop()).json()
+    assert (refused["id"], refused["skipped"]) == (None, {"lease_speed": 1})
+    name = "horde.pop.lease_capacity_limited"
+    assert (counted() - before)[point(name, gentype="text")] == 1
+
+
+@spec("Job lease", 9)
+async def test_waits_are_told_by_measured_speeds(site: Site) -> None:
+    await measured(site, 5)
+
+    request_id = await site.queued(max_tokens=500)
+
+    assert 95 <= (await status(site, request_id))["wait_time"] <= 100
+
+
+@spec("Eligibility", 4, 5)
+async def test_what_no_restriction_allows_waits_without_blame(site: Site) -> None:
+    """C-105."""
+    elsewhere = "00000000-0000-4000-8000-000000000000"
+    async with site.projected():
+        for horde in ({"only": [elsewhere]}, {"trusted_workers": True}):
+            answer = await site.submit(horde=horde)
+            assert answer.json()["warnings"][0]["code"] == "NoAvailableWorker"
+
+            told = (await site.status(answer.json()["id"])).json()
+
+            assert (told["is_possible"], told["impossible_reason"]) == (False, None)
+
+
+@spec("Eligibility", 3)
+@spec("Impossible reason", 2)
+async def test_an_oversized_request_holds_nobody_back_and_says_why(site: Site) -> None:
+    """C-109."""
+    big = await site.queued(horde={"max_context_length": 9000})
+    small = [await site.queued() for _ in range(10)]
+    await site.project()
+
+    for _ in small:
+        await site.reply((await site.popped())["id"])
+
+    told = await status(site, big)
+    assert told["impossible_reason"] == {
+        "kind": "declaration_gap",
+        "missing_declarations": [],
+        "exceeded_limits": ["max_context_length"],
+    }
+    assert (await site.pop()).json()["skipped"] == {"max_context_length": 1}
+
+
+@spec("Impossible reason", 3)
+async def test_the_reason_is_gone_once_a_worker_declares_what_is_missing(site: Site) -> None:
+    request_id = await site.queued(seed=1)
+    assert (await status(site, request_id))["impossible_reason"]["missing_declarations"] == ["seed"]
+
+    await site.pop(name="other", chat_features=[*POP["chat_features"], "seed"], models=[MODEL])
+
+    told = await status(site, request_id)
+    assert told["impossible_reason"] is None
+
+
+async def test_what_can_never_compete_does_not_lengthen_the_wait(site: Site) -> None:
+    """C-107: requests longer than any worker serves, and one that any worker serves."""
+    for _ in range(3):
+        await site.queued(horde={"max_context_length": 9000}, max_tokens=1000)
+    plain = await site.queued(max_tokens=100)
+
+    told = await status(site, plain)
+
+    assert (told["queue_position"], told["wait_time"]) == (4, 10)
+
+
+@pytest.mark.parametrize("named", [[], ["client#1"]])
+async def test_requests_of_named_accounts_are_served_first(site: Site, named: list[str]) -> None:
+    """`client` has far more kudos than the owner of the worker."""
+    own = await site.submit(key=site.owner_key)
+    rich = await site.queued()
+    await site.project()
+
+    first = await site.popped(priority_usernames=named)
+    await site.reply(first["id"])
+
+    assert (await status(site, own.json()["id"] if not named else rich))["done"]
+
+
+@spec("Chat declaration on pop", 7, 8)
+async def test_each_pop_is_judged_by_its_own_declaration(site: Site) -> None:
+    """All within the 30 seconds in which an unchanged one is not written again."""
+    await site.queued(seed=1)
+    await site.project()
+
+    without = await site.pop()
+    legacy = await site.pop(
+        **dict.fromkeys(("chat_jobs", "chat_features", "chat_limits", "model_id"))
+    )
+    within = await site.pop(chat_features=[*POP["chat_features"], "seed"])
+
+    assert (without.json()["id"], legacy.json()["id"]) == (None, None)
+    assert within.json()["id"]
+
+
+@spec("Eligibility", 6)
+async def test_a_worker_of_before_chat_never_sees_a_chat_request(site: Site) -> None:
+    await site.queued()
+    await site.project()
+
+    answer = await site.pop(
+        **dict.fromkeys(("chat_jobs", "chat_features", "chat_limits", "model_id"))
+    )
+
+    assert (answer.json()["id"], answer.json()["skipped"]) == (None, {})
+
+
+@spec("Job lease", 10)
+async def test_a_legacy_text_job_over_capacity_is_offered_and_told_of(site: Site) -> None:
+    await site.post(
+        "/v2/generate/text/async",
+        {"prompt": "x", "models": [MODEL], "params": {"max_length": 1500}},
+        site.client_key,
+    )
+    await site.project()
+    before = counted()
+
+    job = await site.popped(max_length=2000)
+
+    assert job["id"]
+    name = "horde.text.gate_shadow.assignments"
+    assert (counted() - before)[point(name, worker_trusted=False, size_bucket="1025-2048")] == 1
