@@ -22,7 +22,11 @@ from hordechat.embedded import valkey
 from hordechat.process import Child, Command, running, wait_ready
 
 MODEL = "bench"
-UNLIMITED = {"HORDE_RATE_LIMITS_ENABLED": "false", "HORDE_CONCURRENCY": "100000"}
+UNLIMITED = {
+    "HORDE_RATE_LIMITS_ENABLED": "false",
+    "HORDE_CONCURRENCY": "100000",
+    "HORDE_WORKERS_PER_TRUSTED_USER": "100000",
+}
 """All load comes from one account at one address."""
 _START_SECONDS = 60.0
 

@@ -125,6 +125,10 @@ class NoWorkerModSelected(Refused):
     """Name something to change of the worker."""
 
 
+class WorkerNameAlreadyExists(Refused):
+    """Another worker has this name. Choose another one."""
+
+
 class Locked(Refused):
     """Jobs refer to this worker.
 
@@ -216,6 +220,24 @@ class ChatModelMismatch(Refused):
 
 class ChatDeclarationInvalid(Refused):
     """The chat declaration is incomplete or contradicts itself."""
+
+
+class TooManyWorkers(Refused):
+    """This account has as many workers as it may have.
+
+    Delete one, give its name to this one, or ask a moderator for trust.
+    """
+
+
+class TooManyWorkersTrusted(Refused):
+    """This account has as many workers as a trusted account may have.
+
+    Delete one, or give its name to this one.
+    """
+
+
+class WorkerFlaggedMaintenance(Refused):
+    """Workers of this account get no jobs: the account was flagged. Ask a moderator."""
 
 
 class WorkerMaintenance(Refused):

@@ -28,6 +28,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     anonymous_concurrency: int = 500
     """Anonymous jobs for one model that may wait at once."""
 
+    workers: int = 3
+    """Workers of an account that is not trusted."""
+
+    trusted_workers: int = 20
+    """Workers of a trusted account."""
+
     admission_deadline: int = 60
     fault_holdoff: int = 10
     fault_reason: int = 1000
@@ -53,6 +59,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def concurrency_of(self, account: Account) -> int:
         """Jobs that may wait at once, of all that count together for a request of the account."""
         return self.anonymous_concurrency if account.anonymous else self.concurrency
+
+    def workers_of(self, account: Account) -> int:
+        """Workers that the account may have."""
+        return self.trusted_workers if account.trusted else self.workers
 
     @property
     def content_ttl(self) -> int:

@@ -51,6 +51,8 @@ def limits_of(settings: Settings) -> Limits:
         faulted_generations=settings.faulted_generations_limit,
         concurrency=settings.concurrency,
         anonymous_concurrency=settings.anonymous_concurrency,
+        workers=settings.workers_per_user,
+        trusted_workers=settings.workers_per_trusted_user,
         admission_deadline=settings.admission_deadline_seconds,
         fault_holdoff=settings.fault_holdoff_seconds,
         fault_reason=settings.max_chat_fault_reason_length,

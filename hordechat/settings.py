@@ -139,6 +139,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
         int, _meta("Longest fault reason that is kept", "characters", ge=1)
     ] = 1000
 
+    workers_per_user: Annotated[
+        int, _meta("Workers of an account that is not trusted", "workers", ge=0)
+    ] = 3
+    workers_per_trusted_user: Annotated[
+        int, _meta("Workers of a trusted account", "workers", ge=0)
+    ] = 20
     validated_backends: Annotated[
         str,
         _meta(

@@ -33,6 +33,7 @@ from handlers.admission import Settled
 from handlers.chat.schema_pool import SchemaPool
 from handlers.log import Log
 from handlers.modes import Modes
+from handlers.newcomers import Newcomers
 from handlers.pop import Workers
 from handlers.timeouts import Timeouts
 from hordechat.opening import limits_of
@@ -79,6 +80,9 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
     def tally(offer: eligibility.Offer) -> Awaitable[list[eligibility.Group]]:
         return eligibility.tally(database, offer)
 
+    def names_of(user_id: int) -> Awaitable[frozenset[str]]:
+        return eligibility.worker_names(database, user_id)
+
     accounts, guard = Accounts(log, settings.secret), MemoryGuard(log, settings.memory_limit_bytes)
     timeouts, modes = Timeouts(log), Modes(log)
     reference = references.opened(settings.text_model_reference)
@@ -109,7 +113,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         log=log,
         limits=limits,
         accounts=accounts,
-        workers=Workers(log, limits),
+        workers=Workers(log, limits, Newcomers(limits, names_of)),
         database=database,
         loader=StatusLoader(database, log.keys),
         follower=follower,

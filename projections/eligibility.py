@@ -30,6 +30,8 @@ from events.types import (
     WorkerChanged,
     WorkerDeleted,
     WorkerMeasured,
+    WorkerNonconformant,
+    WorkerRenamed,
 )
 from projections.changes import Document, Row, Rows, bounded
 from projections.database import Database
@@ -77,10 +79,17 @@ def fold(batch: Sequence[Recorded]) -> Document:  # noqa: PLR0912 - a case an ev
                 workers.check_in(event.worker_id, _worker(event, recorded))
             case WorkerChanged():
                 workers.change(event.worker_id, _changed(event))
+            case WorkerRenamed():
+                workers.change(event.worker_id, {"name": event.name})
             case WorkerDeleted():
                 workers.delete(event.worker_id)
             case WorkerAborted():
                 workers.abort(event.worker_id)
+                if event.maintenance_msg:
+                    told = {"maintenance": True, "maintenance_msg": event.maintenance_msg}
+                    workers.change(event.worker_id, told)
+            case WorkerNonconformant():
+                workers.nonconform(event.worker_id)
             case WorkerMeasured():
                 workers.measure(event.worker_id, event.speed / 1000)
             case _:
@@ -103,6 +112,7 @@ class _Workers:
         self._declared: dict[str, Row] = {}
         self._changed: dict[str, Row] = {}
         self._aborts: dict[str, int] = {}
+        self._nonconformant: dict[str, int] = {}
         self._speeds: dict[str, float] = {}
         self._gone: dict[str, None] = {}
 
@@ -121,6 +131,10 @@ class _Workers:
         """One more dropped job."""
         self._aborts[id_] = self._aborts.get(id_, 0) + 1
 
+    def nonconform(self, id_: str) -> None:
+        """One more job that ended on a reply that broke its request's contract."""
+        self._nonconformant[id_] = self._nonconformant.get(id_, 0) + 1
+
     def measure(self, id_: str, speed: float) -> None:
         """How fast it is now, in tokens a second."""
         self._speeds[id_] = speed
@@ -128,7 +142,13 @@ class _Workers:
     def delete(self, id_: str) -> None:
         """It goes, and whatever was known of it."""
         parts: tuple[dict[str, Any], ...]
-        parts = (self._declared, self._changed, self._aborts, self._speeds)
+        parts = (
+            self._declared,
+            self._changed,
+            self._aborts,
+            self._nonconformant,
+            self._speeds,
+        )
         for known in parts:
             known.pop(id_, None)
         self._gone[id_] = None
@@ -140,6 +160,7 @@ class _Workers:
             "workers": list(self._declared.values()),
             "workers_changed": list(self._changed.values()),
             "aborts": self._aborts,
+            "nonconformant": self._nonconformant,
             "speeds": self._speeds,
         }
 
@@ -860,6 +881,12 @@ def _online(row: tuple[Any, ...], rules: Rules) -> Worker:
     offer = Offer.of(declared, rules, speed)
     capacity = rules.capacity(speed)
     return Worker(id_, user_id, trusted, offer, threads, maintenance, paused, speed, capacity)
+
+
+async def worker_names(database: Database, user_id: int) -> frozenset[str]:
+    """The names of an account's workers. Raise DatabaseUnavailable."""
+    rows = await database.fetch(b"SELECT name FROM workers WHERE user_id = %s", (user_id,))
+    return frozenset(name for (name,) in rows)
 
 
 class Serving(NamedTuple):

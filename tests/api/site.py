@@ -42,6 +42,7 @@ POP: dict[str, Any] = {
 }
 UNLIMITED: dict[str, Any] = {
     "rate_limits_enabled": False,
+    "workers_per_user": 100_000,
     "worker_details_cache_seconds": 0,
     "models_cache_seconds": 0,
     "statistics_cache_seconds": 0,

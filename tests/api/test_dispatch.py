@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.site import MODEL, POP, Site
+from handlers.accounts import open_account
+from tests.api.site import MODEL, POP, SECRET, Site, opened
 from tests.instruments import counted, point
 from tests.spec import spec
 
@@ -178,3 +179,36 @@ async def test_a_legacy_text_job_over_capacity_is_offered_and_told_of(site: Site
     assert job["id"]
     name = "horde.text.gate_shadow.assignments"
     assert (counted() - before)[point(name, worker_trusted=False, size_bucket="1025-2048")] == 1
+
+
+async def test_an_account_may_have_three_workers_and_keeps_those_it_has(
+    redis_url: str, migrated_url: str
+) -> None:
+    """C-103."""
+    async with opened(redis_url, migrated_url, workers_per_user=3) as site:
+        for name in ("w", "x", "y"):
+            assert (await site.pop(name=name)).status_code == 200
+        await site.project()
+
+        fourth = await site.pop(name="z")
+
+        assert (fourth.status_code, fourth.json()["rc"]) == (403, "TooManyWorkers")
+        assert (await site.pop(name="w")).status_code == 200
+
+
+async def test_another_account_s_name_is_refused_and_says_what_to_do(site: Site) -> None:
+    """C-103."""
+    await site.pop()
+
+    answer = await site.pop(key=site.client_key)
+
+    assert (answer.status_code, answer.json()["rc"]) == (403, "WrongCredentials")
+    assert "Choose another name" in answer.json()["message"]
+
+
+async def test_workers_of_a_flagged_account_get_nothing(site: Site) -> None:
+    _, key = await open_account(site.parts.log, SECRET, "flagged", flagged=True)
+
+    answer = await site.pop(key=key, name="f")
+
+    assert (answer.status_code, answer.json()["rc"]) == (403, "WorkerFlaggedMaintenance")

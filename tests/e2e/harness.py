@@ -38,6 +38,7 @@ PACE = {
     "HORDE_JANITOR_SECONDS": "0.5",
     "HORDE_RATE_LIMITS_ENABLED": "false",
     "HORDE_CONCURRENCY": "100000",
+    "HORDE_WORKERS_PER_USER": "100000",
     "HORDE_DRAIN_SECONDS": "5",
 }
 """Shorter than life, so that tests are."""

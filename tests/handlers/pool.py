@@ -17,6 +17,7 @@ from handlers.errors import ChatSubmitNonconformant, Refused
 from handlers.janitor import Janitor, Swept
 from handlers.limits import Limits
 from handlers.log import Log
+from handlers.newcomers import Newcomers
 from handlers.replay import Entry, keys_of, read_log
 from handlers.settle import Settler
 
@@ -62,6 +63,10 @@ def request_of(
     )
 
 
+async def _none_yet(_user_id: int) -> frozenset[str]:
+    return frozenset()
+
+
 def operation_of(key: str = KEY, fingerprint: str = "f" * 64) -> submit.Operation:
     """An operation key as its client sent it."""
     return submit.Operation.of(SECRET, key, fingerprint)
@@ -94,7 +99,7 @@ class Pool:
             await accounts.find(client),
             await accounts.find(owner),
             accounts,
-            pop.Workers(log, limits),
+            pop.Workers(log, limits, Newcomers(limits, _none_yet)),
             progress.Posts(log, limits),
         )
 
