@@ -68,7 +68,7 @@ def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR09
                 "worker": keys.worker(event.worker_id),
                 "worker_name": keys.worker_name(event.name),
             }
-        case types.WorkerAborted() | types.WorkerMeasured():
+        case types.WorkerAborted() | types.WorkerNonconformant() | types.WorkerMeasured():
             return {"worker": keys.worker(event.worker_id), "fences": keys.fences(partition)}
         case types.AccountOpened():
             opened: Touched = {

@@ -323,7 +323,26 @@ class WorkerDeleted(Event, frozen=True, kw_only=True, tag="worker-deleted"):
 class WorkerAborted(Event, frozen=True, kw_only=True, tag="worker-aborted"):
     """A fault was counted against the worker that held the job.
 
-    Carried over by the settler.
+    One that drops too many within an hour is put into maintenance: that is the same fact. Carried
+    over by the settler.
+    """
+
+    SCRIPT: ClassVar = ("window_ms", "recent", "maintenance_msg")
+
+    worker_id: str
+    generation_id: str
+    source: int
+    source_position: str
+    window_ms: int = 0  # when the hour began in which drops are counted; 0: not recorded
+    recent: int = 0  # drops in it so far, this one included
+    maintenance_msg: str = ""  # what the worker is told from now on; empty: it goes on as before
+
+
+class WorkerNonconformant(Event, frozen=True, kw_only=True, tag="worker-nonconformant"):
+    """A job ended whose last reply broke the contract of its strict request.
+
+    The worker did its part: this is counted, and never puts it into maintenance. Carried over by
+    the settler.
     """
 
     worker_id: str
@@ -449,6 +468,7 @@ EVENTS: tuple[type[Event], ...] = (
     WorkerChanged,
     WorkerDeleted,
     WorkerAborted,
+    WorkerNonconformant,
     WorkerMeasured,
     AccountOpened,
     Admitted,

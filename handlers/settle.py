@@ -15,7 +15,7 @@ from typing import TypedDict
 import msgspec
 import structlog
 
-from events import codec, speed, types
+from events import codec, faults, speed, types
 from events.base import START, Position, Recorded
 from events.keys import Keys
 from handlers.log import Log, Refusal
@@ -31,6 +31,14 @@ STRETCH = 1000
 
 _pack = msgspec.msgpack.Encoder().encode
 
+ABORT_WINDOW_SECONDS = 3600
+ABORTS_BORNE = 20
+"""Dropped jobs within the window that leave a worker as it is (text_path_reference.md 6.5)."""
+DROPPED = (
+    "This worker was put into maintenance because it dropped too many jobs within an hour. "
+    "Check that it can do what it declares, then take it out of maintenance."
+)
+
 SAMPLES = 20
 """Newest samples of a worker that its speed is the average of: older ones need not be carried."""
 
@@ -39,6 +47,7 @@ Carried = (
     | types.Released
     | types.Unclaimed
     | types.WorkerAborted
+    | types.WorkerNonconformant
     | types.WorkerMeasured
 )
 
@@ -170,11 +179,15 @@ def _unclaimed(
 
 
 def _aborted(keys: Keys, recorded: Recorded, event: types.Faulted) -> Effect:
+    """Against the worker; what it claims of its own fault does not matter."""
     worker_id = event.worker_id
-    aborted = types.WorkerAborted(
-        worker_id=worker_id, generation_id=event.generation_id, **_source(recorded)
+    kind = (
+        types.WorkerNonconformant
+        if event.refusal_rc == faults.NONCONFORMANT
+        else types.WorkerAborted
     )
-    return Effect(keys.of(worker_id), keys.worker(worker_id), aborted, recorded.position)
+    counted = kind(worker_id=worker_id, generation_id=event.generation_id, **_source(recorded))
+    return Effect(keys.of(worker_id), keys.worker(worker_id), counted, recorded.position)
 
 
 def _sampled(keys: Keys, recorded: Recorded, event: types.SubmittedReply) -> list[Sample]:
@@ -307,6 +320,9 @@ class Settler:
                     "source": self._source,
                     "expected": "" if fence == START else str(fence),
                     "reached": str(reached),
+                    "window": ABORT_WINDOW_SECONDS,
+                    "borne": ABORTS_BORNE,
+                    "dropped": DROPPED,
                     "effects": [_pack(_texts(effect.event)) for effect in left],
                 },
             )

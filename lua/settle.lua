@@ -10,22 +10,27 @@ KEYS[5..] targets      hash    the account, claim or worker of each effect, in t
 ARGV[1] source    number of the source partition
 ARGV[2] expected  the fence that the caller read, empty for none
 ARGV[3] reached   the source position that the run comes to
-ARGV[4..] effects cmsgpack list of flat fields of an event, one for each target
+ARGV[4] window    seconds in which a worker's dropped jobs are counted
+ARGV[5] borne     drops within it that a worker may have
+ARGV[6] dropped   what a worker with more of them is told, in maintenance
+ARGV[7..] effects cmsgpack list of flat fields of an event, one for each target
 
 RETURNS {"OK", carried}
 REFUSES REBUILDING  a rebuild of state runs
         FENCE       the fence stands elsewhere; it comes with the answer
-EVENTS  waiting-changed released unclaimed worker-aborted worker-measured settled
+EVENTS  waiting-changed released unclaimed worker-aborted worker-nonconformant worker-measured settled
 ]]
 -- use lib/emit
 -- use apply/waiting-changed
 -- use apply/released
 -- use apply/unclaimed
 -- use apply/worker-aborted
+-- use apply/worker-nonconformant
 -- use apply/worker-measured
 -- use apply/settled
 local fences, due_admission = KEYS[3], KEYS[4]
 local source, expected, reached = ARGV[1], ARGV[2], ARGV[3]
+local window, borne, dropped = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 
 if gated() then return {"REBUILDING"} end
 local fence = call("HGET", fences, source) or ""
@@ -43,21 +48,31 @@ end
 changes["released"] = function(account, e) return call("HEXISTS", account, "admission:" .. e.request_id) == 1 end
 changes["unclaimed"] = function(claim, e) return call("HGET", claim, "request") == e.request_id end
 changes["worker-aborted"] = function(worker) return call("EXISTS", worker) == 1 end
+changes["worker-nonconformant"] = changes["worker-aborted"]
 changes["worker-measured"] = changes["worker-aborted"]
 
--- What only the target knows of an effect, as a field and its value.
+-- What only the target knows of an effect, as field, value, …
 local adds = {}
 adds["worker-measured"] = function(worker, e)
   local _, speed = newest_speeds(call("HGET", worker, "speeds") or "", e.samples)
-  return "speed", speed
+  return {"speed", speed}
+end
+-- A drop counts at its own time, however late it is carried here.
+adds["worker-aborted"] = function(worker, e)
+  local w = call("HMGET", worker, "abort_window_ms", "recent_aborts")
+  local since, recent = tonumber(w[1] or "0"), tonumber(w[2] or "0")
+  local at = tonumber(string.match(e.source_position, "^%d+"))
+  if at - since > window * 1000 then since, recent = at, 0 end
+  recent = recent + 1
+  return {"window_ms", text(since), "recent", text(recent), "maintenance_msg", recent > borne and dropped or ""}
 end
 
 local carried = 0
-for i = 4, #ARGV do
-  local target, flat = KEYS[i + 1], cmsgpack.unpack(ARGV[i])
+for i = 7, #ARGV do
+  local target, flat = KEYS[i - 2], cmsgpack.unpack(ARGV[i])
   local e = fields_of(flat)
   if changes[e.type](target, e) then
-    if adds[e.type] then flat[#flat + 1], flat[#flat + 2] = adds[e.type](target, e) end
+    for _, each in ipairs(adds[e.type] and adds[e.type](target, e) or {}) do flat[#flat + 1] = each end
     emit({account = target, claim = target, worker = target, due_admission = due_admission, fences = fences}, flat)
     carried = carried + 1
   end

@@ -32,6 +32,7 @@ from events.types import (
     WorkerChanged,
     WorkerDeleted,
     WorkerMeasured,
+    WorkerNonconformant,
 )
 
 MODELS = ("alpha", "beta", "gamma")
@@ -351,9 +352,20 @@ class Story:
         self.workers.remove(worker)
         self.tell(WorkerDeleted(worker_id=uuid(worker, 0xF000), name=f"worker {worker}"))
 
-    def abort(self, worker: int = 1) -> None:
+    def abort(self, worker: int = 1, maintenance_msg: str = "") -> None:
         self.tell(
             WorkerAborted(
+                worker_id=uuid(worker, 0xF000),
+                generation_id=self.new_id(),
+                source=0,
+                source_position=str(self.head),
+                maintenance_msg=maintenance_msg,
+            )
+        )
+
+    def nonconform(self, worker: int = 1) -> None:
+        self.tell(
+            WorkerNonconformant(
                 worker_id=uuid(worker, 0xF000),
                 generation_id=self.new_id(),
                 source=0,
@@ -393,7 +405,7 @@ def _one(story: Story, choose: random.Random) -> None:  # noqa: PLR0912 - a kind
     what = choose.choice(
         [
             *("submit", "assign", "assign", "progress", "reply", "reply", "back", "fault", "fault"),
-            "refuse",
+            *("refuse", "nonconformant"),
             *("cancel", "expire", "check-in", "check-in", "abort", "measure", "other"),
             *("change-worker", "delete-worker"),
         ]
@@ -451,7 +463,10 @@ def _one(story: Story, choose: random.Random) -> None:  # noqa: PLR0912 - a kind
     elif what == "delete-worker" and story.workers:
         story.delete_worker(choose.choice(story.workers))
     elif what == "abort" and story.workers:
-        story.abort(choose.choice(story.workers))
+        told = choose.choice(("", "", "too many"))
+        story.abort(choose.choice(story.workers), maintenance_msg=told)
+    elif what == "nonconformant" and story.workers:
+        story.nonconform(choose.choice(story.workers))
     elif what == "measure" and story.workers:
         story.measure(choose.choice(story.workers), choose.randint(1, 50_000))
     elif what == "other":

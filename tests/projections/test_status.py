@@ -81,6 +81,27 @@ async def test_too_many_faults_fault_the_request(given: Given, database: Databas
     assert counts(row) == {"restarted": 3}
 
 
+async def test_why_a_job_failed_is_kept_by_its_codes(given: Given, database: Database, keys: Keys):
+    story = Story()
+    request = story.submit()
+    first = story.assign(request)
+    story.refuse(request, first, "ChatSubmitInvalid")
+    story.refuse(request, first)
+    given(story)
+    row = await read(database, keys, request)
+    assert (row.fault_rc, row.fault_code) == ("ChatSubmitNonconformant", None)
+
+    story.fault(request, first, reason="reply_refused")
+    given(story)
+    assert (await read(database, keys, request)).fault_rc == "ChatSubmitNonconformant"
+
+    story.fault(request, story.assign(request), reason="generation_error")
+    given(story)
+    row = await read(database, keys, request)
+    assert (row.fault_rc, row.fault_code) == ("ChatWorkerFault", "generation_error")
+    assert not row.faulted
+
+
 async def test_a_cancel_keeps_jobs_in_flight(given: Given, database: Database, keys: Keys):
     story = Story()
     request = story.submit(jobs=2)
