@@ -113,7 +113,7 @@ class Pop:
         seconds = wait.preferred(req, self._wait_limit)
         if seconds:
             disconnect.watch(req.scope)
-        offer = self._offer(declared, self._workers.speed(declared.name))
+        offer = self._offer(declared, self._workers.speed(declared.name), owner.trusted)
         shelf = self._matcher.shelf(offer)
         shelf.prepare()
         worker = await self._workers.check_in(owner, declared.name, declared.declaration)
@@ -137,15 +137,15 @@ class Pop:
         resp.content_type = JSON
         resp.data = _encode(_popped(outcome))
 
-    def _offer(self, declared: _Declared, speed: float | None) -> Offer:
-        return declared.offer.at(speed, declared.models, self._rules)
+    def _offer(self, declared: _Declared, speed: float | None, trusted: bool) -> Offer:
+        return declared.offer.by(declared.models, self._rules, speed, trusted=trusted)
 
     def _seen(self, worker: Worker, declared: _Declared) -> eligibility.Worker:
         return eligibility.Worker(
             worker.id,
             worker.owner.id,
             worker.owner.trusted,
-            self._offer(declared, worker.speed),
+            self._offer(declared, worker.speed, worker.owner.trusted),
             maintenance=worker.maintenance,
             paused=worker.paused,
             speed=worker.speed,

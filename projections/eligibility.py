@@ -372,6 +372,8 @@ class Offer(NamedTuple):
     max_length: int
     max_context_length: int
     validated: bool
+    trusted: bool
+    """Its owner is."""
     fast: bool
     """Fast enough for requests that allow no slow workers."""
     lease_length: int | None
@@ -398,15 +400,20 @@ class Offer(NamedTuple):
             declared.max_length,
             declared.max_context_length,
             is_validated(declared.bridge_agent, rules.validated),
+            trusted=False,
             fast=True,
             lease_length=None,
         )
-        return offer.at(speed, declared.models, rules)
+        return offer.by(declared.models, rules, speed)
 
-    def at(self, speed: float | None, models: Sequence[str], rules: Rules) -> Offer:
-        """The same of a worker that is this fast (tokens a second); `models` as it listed them."""
+    def by(
+        self, models: Sequence[str], rules: Rules, speed: float | None, *, trusted: bool = False
+    ) -> Offer:
+        """The same of a worker that is this fast (tokens a second) and whose owner is trusted or
+        not; `models` as it listed them."""
         capacity = rules.capacity(speed)
         return self._replace(
+            trusted=trusted,
             fast=rules.fast(models, speed),
             lease_length=_stepped(capacity) if capacity < self.chat_max_length else None,
         )
@@ -556,7 +563,8 @@ def requirement_class(wanted: Wanted) -> str:
         wanted.validated_backends,
         wanted.slow_workers,
         wanted.trusted_workers,
-        bool(wanted.only),
+        sorted(wanted.only),
+        sorted(wanted.ignore),
         _round_up(wanted.max_length),
         _round_up(wanted.max_context_length),
         _temperature_step(wanted.tools_temperature),
@@ -602,6 +610,15 @@ WITH RECURSIVE class AS (
             AND (%(images)s OR NOT q.images)
             AND (%(validated)s OR NOT q.validated_backends)
             AND (%(fast)s OR q.slow_workers)
+            AND (%(trusted)s OR NOT q.trusted_workers)
+            AND (
+                %(workers)s::text[] IS NULL OR q.only_workers = '{}'
+                OR q.only_workers && %(workers)s
+            )
+            AND (
+                %(workers)s::text[] IS NULL OR q.ignore_workers = '{}'
+                OR NOT %(workers)s <@ q.ignore_workers
+            )
             AND q.max_length <= a.length_up AND q.max_context_length <= a.context_up
             AND (q.tools_temperature IS NULL OR q.tools_temperature <= %(temperature_up)s::float8)
         ) AS possible
@@ -640,9 +657,9 @@ async def candidates(
 ) -> list[Candidate]:
     """Waiting requests that workers with this offer may take, best first: those behind `after`.
 
-    What concerns one worker only (allow and deny lists, the owner's trust, hold-off) is for `fits`.
-    With `workers` (the ids that share this list) requests whose allow list names none of them are
-    left out, so that they cannot fill a page. Fewer than `limit` may come where a request was found
+    What concerns one worker only (its lists, hold-off) is for `fits`. With `workers` (the
+    ids that share this list) requests whose lists leave all of them out are not looked at, so that
+    they cannot fill a page. Fewer than `limit` may come where a request was found
     under several models; an empty list is the end. Raise DatabaseUnavailable.
     """
     ranges = _ranges(offer)
@@ -660,6 +677,7 @@ async def candidates(
         "images": offer.receives_images,
         "validated": offer.validated,
         "fast": offer.fast,
+        "trusted": offer.trusted,
         "temperature": _no_limit(offer.tools_max_temperature),
         "temperature_up": _no_limit(up),
         "rank": after.rank,

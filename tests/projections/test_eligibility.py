@@ -42,8 +42,9 @@ DECLARED = {
 }
 
 
-def offer(speed: float | None = None, **declared: Any) -> Offer:
-    return Offer.of(Declaration(**(DECLARED | declared)), RULES, speed)
+def offer(speed: float | None = None, *, trusted: bool = False, **declared: Any) -> Offer:
+    made = Offer.of(Declaration(**(DECLARED | declared)), RULES, speed)
+    return made._replace(trusted=trusted)
 
 
 def worker(
@@ -53,7 +54,7 @@ def worker(
         uuid(number, 0xF000),
         number,
         trusted,
-        offer(speed, **declared),
+        offer(speed, trusted=trusted, **declared),
         speed=speed,
         capacity=RULES.capacity(speed),
     )
@@ -270,6 +271,7 @@ def random_worker(choose: random.Random) -> Worker:
 
 
 SHARED = {
+    "untrusted",
     "models",
     "seed",
     "tools",
@@ -317,7 +319,7 @@ async def test_the_query_and_fits_agree(
         may = {each.request_id for each in everything if fits(each, who, now_ms) is None}
         assert may == {each.request_id for each in found if fits(each, who, now_ms) is None}
         for each in everything:
-            anyone = who._replace(trusted=True, id="of no list", capacity=who.offer.lease_length)
+            anyone = who._replace(id="of no list", capacity=who.offer.lease_length)
             unlisted = each._replace(wanted=each.wanted._replace(only=(), ignore=()))
             reason = fits(unlisted, anyone, now_ms)
             assert (each.request_id in asked) == (reason is None), reason
@@ -436,34 +438,47 @@ def test_a_request_is_held_off_only_from_the_worker_that_faulted_it():
 # the plan
 
 
-def fill(connected: Session, count: int) -> None:
-    """A long queue: half of it needs what nobody declares, all of that at the head."""
+def fill(connected: Session, count: int, out_of_reach: str = "features = '{vision}'") -> None:
+    """A long queue: half of it is out of reach, all of that at the head."""
     connected.execute(
         """
         INSERT INTO queue (request_id, model, partition, rank, waiting, chat, max_length,
             max_context_length, features, images, only_workers, ignore_workers, trusted_workers,
             validated_backends, slow_workers, class, user_id, holdoff_worker, holdoff_ms, ttl,
             created_ms, touched_ms)
-        SELECT gen_random_uuid(), 'alpha', 0, -n, 1, true, 100, 1024,
-            CASE WHEN n <= %(count)s / 2 THEN '{vision}' ELSE '{}' END::text[], false, '{}', '{}',
+        SELECT gen_random_uuid(), 'alpha', 0, -n, 1, true, 100, 1024, '{}', false, '{}', '{}',
             false, false, true, CASE WHEN n <= %(count)s / 2 THEN 'b' ELSE 'a' END, 1, '', 0,
             1000000, 0, 0
         FROM generate_series(1, %(count)s) AS n
         """,
         {"count": count},
     )
+    connected.execute(f"UPDATE queue SET {out_of_reach} WHERE class = 'b'".encode())  # noqa: S608 - ours
 
 
+OUT_OF_REACH = [
+    "features = '{vision}'",
+    "only_workers = '{somebody}'",
+    "ignore_workers = '{me}'",
+    "trusted_workers = true",
+    "slow_workers = false",
+    "validated_backends = true",
+    "max_length = 2000",
+]
+"""Each by its whole class, as `requirement_class` makes them."""
+
+
+@pytest.mark.parametrize("why", OUT_OF_REACH)
 async def test_a_pop_reads_a_few_entries_of_a_long_queue(
-    url: str, connected: Session, database: Database
+    url: str, connected: Session, database: Database, why: str
 ):
     """By the plan that a connection keeps from the days of an empty queue."""
-    plain = offer()
+    plain = offer(speed=4.5)
     for _ in range(8):
-        assert await candidates(database, plain, now_ms=1) == []
-    fill(connected, 5000)
+        assert await candidates(database, plain, now_ms=1, workers=["me"]) == []
+    fill(connected, 5000, why)
 
-    found = await candidates(database, plain, now_ms=1, limit=10)
+    found = await candidates(database, plain, now_ms=1, limit=10, workers=["me"])
     assert [candidate.rank for candidate in found] == list(range(-2501, -2511, -1))
 
     for analyzed in (False, True):
@@ -494,7 +509,7 @@ async def explained(url: str, wanted: Offer) -> dict[str, Any]:
             return []
 
     explaining = Explaining(url)
-    await candidates(explaining, wanted, now_ms=1, limit=10)
+    await candidates(explaining, wanted, now_ms=1, limit=10, workers=["me"])
     await explaining.close()
     return plans[0]
 
