@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.api.site import MESSAGE, MODEL, Site
+from tests.spec import spec
 
 
 async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
@@ -154,6 +155,7 @@ async def test_a_cancel_answers_with_the_status_before_it(site: Site) -> None:
     assert (again.status_code, again.json()["done"]) == (200, True)
 
 
+@spec("Streaming progress", 13)
 async def test_a_streaming_worker_learns_of_the_cancel_and_its_submit_is_refused(
     site: Site,
 ) -> None:

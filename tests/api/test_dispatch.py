@@ -212,3 +212,19 @@ async def test_workers_of_a_flagged_account_get_nothing(site: Site) -> None:
     answer = await site.pop(key=key, name="f")
 
     assert (answer.status_code, answer.json()["rc"]) == (403, "WorkerFlaggedMaintenance")
+
+
+@spec("Impossible reason", 5)
+async def test_a_job_keeps_the_declaration_that_it_was_assigned_under(site: Site) -> None:
+    request_id = await site.queued()
+    await site.project()
+    await site.popped()
+
+    await site.pop(chat_limits={"max_context_length": 4096, "max_length": 700})
+    await site.project()
+
+    row = (await site.parts.loader.get(request_id)).row
+    assert row is not None
+    (job,) = row.generations
+    assigned = (job.model, job.assigned_max_context_length, job.assigned_max_length)
+    assert assigned == (MODEL, 8192, 2048)

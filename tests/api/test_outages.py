@@ -13,6 +13,7 @@ import pytest
 from hordechat.datadir import free_port
 from tests.api.site import MESSAGE, Site, opened
 from tests.proxy import Proxy
+from tests.spec import spec
 
 SECOND = 1.05
 """What "within a second" is on a machine that has other things to do."""
@@ -81,6 +82,7 @@ async def is_away(asked: Awaitable[httpx.Response], rc: str) -> None:
     assert answer.headers["retry-after"]
 
 
+@spec("Streaming progress", 11)
 @ways
 async def test_redis_away(outage: Outage, away: Way) -> None:
     site, target = outage.site, outage.redis._target

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.api.site import BODY, MESSAGE, MODEL, POP, Site, opened
+from tests.spec import spec
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
 DEEP = b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
@@ -142,6 +143,7 @@ async def test_a_reply_to_a_faulted_job_is_aborted_whatever_it_looks_like(site: 
         assert (answer.status_code, answer.json()["rc"]) == (400, "AbortedGen")
 
 
+@spec("Streaming progress", 4, 8, 9)
 async def test_progress_posts_that_were_lost_repeated_or_reordered(site: Site) -> None:
     """C-101."""
     request_id = await site.queued(stream=True)
@@ -165,6 +167,7 @@ async def test_progress_posts_that_were_lost_repeated_or_reordered(site: Site) -
     assert len(entries) == 2
 
 
+@spec("Streaming progress", 5, 6)
 async def test_progress(site: Site) -> None:
     await site.queued()
     await site.project()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from handlers import pop
-from handlers.errors import AbortedGen
+from handlers.errors import AbortedGen, WrongCredentials
 from handlers.pop import Overrun, assign
 from tests.handlers.pool import DECLARATION, MODEL, Pool
 from tests.instruments import counted, point, recorded
@@ -107,3 +107,84 @@ async def test_a_job_over_capacity_is_told_of_and_its_end_counted(pool: Pool, en
     assert added[point(f"{SHADOW}.outcomes", **size, outcome=end)] == 1
     took = recorded(f"{SHADOW}.service_seconds") - seconds
     assert sum(took.values()) == (1 if end == "completed" else 0)
+
+
+async def _ttl(pool: Pool, generation_id: str) -> int:
+    """Seconds of the lease, as its hash has them."""
+    return int((await pool.hash(pool.log.keys.lease(generation_id)))["job_ttl"])
+
+
+@spec("Job lease", 3, 5)
+async def test_a_lease_of_an_untrusted_owner_ends_at_two_hundred_seconds(pool: Pool) -> None:
+    pool.owner = pool.client
+    job = await pool.assign(await pool.submit(stream=True))
+    assert job is not None
+
+    await pool.pass_time(30)
+    await pool.post(job.generation_id, 1, "a")
+    assert 180 <= await _ttl(pool, job.generation_id) <= 181
+    await pool.pass_time(100)
+    await pool.post(job.generation_id, 2, "b")
+
+    assert await _ttl(pool, job.generation_id) == 200
+
+
+@spec("Job lease", 6)
+@spec("Streaming progress", 4, 13)
+async def test_neither_a_repeat_nor_a_post_after_the_lapse_or_the_cancel_renews(pool: Pool) -> None:
+    request_id = await pool.submit(stream=True)
+    job = await pool.assign(request_id)
+    late = await pool.assign(await pool.submit(stream=True), "late")
+    assert job is not None
+    assert late is not None
+    await pool.post(job.generation_id, 1, "a")
+    before = await _ttl(pool, job.generation_id)
+
+    await pool.pass_time(20)
+    await pool.post(job.generation_id, 1, "a")
+    assert await _ttl(pool, job.generation_id) == before
+    await pool.cancel(request_id)
+    assert (await pool.post(job.generation_id, 2, "b")).cancelled
+    assert await _ttl(pool, job.generation_id) == before
+    await pool.pass_time(140)
+    await pool.post(late.generation_id, 1, "a")  # lapsed, and the janitor has not come by
+    assert await _ttl(pool, late.generation_id) == 150
+
+
+@spec("Streaming progress", 3, 12)
+async def test_the_stream_holds_content_reasoning_and_the_end(pool: Pool) -> None:
+    job = await pool.assign(await pool.submit(stream=True))
+    assert job is not None
+    worker = pool.names["w"]
+
+    await pool.post(job.generation_id, 1, "a")
+    await pool.posts.progress(pool.owner, job.generation_id, 2, "", "thinking")
+    await pool.fault(job.generation_id)
+
+    told = {"gen": job.generation_id, "worker": worker.id, "model": MODEL}
+    assert await _entries(pool, job.request_id) == [
+        told | {"seq": "1", "content": "a"},
+        told | {"seq": "2", "content": "", "reasoning_content": "thinking"},
+        {"gen": job.generation_id, "ended": "1"},
+    ]
+
+
+async def _entries(pool: Pool, request_id: str) -> list[dict[str, str]]:
+    entries = await pool.log.read("XRANGE", pool.log.keys.stream(request_id), "-", "+")
+    return [
+        {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        for _, flat in entries
+    ]
+
+
+@spec("Streaming progress", 1)
+async def test_a_post_is_judged_by_the_key_that_the_lease_was_given_for(pool: Pool) -> None:
+    job = await pool.assign(await pool.submit(stream=True))
+    assert job is not None
+    generation = pool.log.keys.generation(job.generation_id)
+    await pool.log.read("HSET", generation, "owner", pool.client.id)  # the log's copy has no say
+
+    assert (await pool.post(job.generation_id, 1, "a")).seq == 1
+    pool.owner = pool.client
+    with pytest.raises(WrongCredentials):
+        await pool.post(job.generation_id, 2, "b")

@@ -10,6 +10,7 @@ from handlers.admission import admit
 from handlers.pop import give_back
 from handlers.submit import abandon
 from tests.handlers.pool import DECLARATION, MODEL, Pool
+from tests.spec import spec
 
 
 async def test_a_job_goes_from_submit_to_reply(pool: Pool) -> None:
@@ -64,6 +65,7 @@ async def test_a_second_submit_is_refused_and_changes_nothing(pool: Pool) -> Non
     assert await pool.snapshot() == before
 
 
+@spec("Job lease", 1, 2)
 async def test_a_lapsed_lease_frees_the_job_and_its_late_reply_is_refused(pool: Pool) -> None:
     request_id = await pool.submit()
     job = await pool.assign(request_id, "slow")
@@ -82,6 +84,7 @@ async def test_a_lapsed_lease_frees_the_job_and_its_late_reply_is_refused(pool: 
     assert await pool.reply(second.generation_id)
 
 
+@spec("Job lease", 1, 7)
 async def test_a_lease_does_not_lapse_early(pool: Pool) -> None:
     await pool.assign(await pool.submit())
     await pool.pass_time(149)
@@ -180,6 +183,7 @@ async def test_a_repeated_cancel_changes_nothing(pool: Pool) -> None:
     assert await pool.snapshot() == before
 
 
+@spec("Streaming progress", 2, 4, 8, 9)
 async def test_progress_follows_its_table(pool: Pool) -> None:
     """C-101: posts get lost, repeated or reordered."""
     job = await pool.assign(await pool.submit(stream=True))
@@ -200,6 +204,7 @@ async def test_progress_follows_its_table(pool: Pool) -> None:
     assert await pool.log.read("XLEN", pool.log.keys.stream(job.request_id)) == 2
 
 
+@spec("Job lease", 3, 4)
 async def test_progress_renews_the_lease_up_to_its_cap(pool: Pool) -> None:
     job = await pool.assign(await pool.submit(stream=True))
     assert job is not None
@@ -214,6 +219,7 @@ async def test_progress_renews_the_lease_up_to_its_cap(pool: Pool) -> None:
     assert lease == {}
 
 
+@spec("Streaming progress", 6, 7)
 async def test_progress_says_why_there_is_no_lease(pool: Pool) -> None:
     plain = await pool.assign(await pool.submit(), "a")
     faulted = await pool.assign(await pool.submit(stream=True), "b")
@@ -229,6 +235,7 @@ async def test_progress_says_why_there_is_no_lease(pool: Pool) -> None:
         await pool.post(pool.log.keys.new_request_id(), 1, "x")
 
 
+@spec("Streaming progress", 10)
 async def test_progress_stops_at_the_byte_cap(pool: Pool) -> None:
     job = await pool.assign(await pool.submit(stream=True, max_length=16))
     assert job is not None

@@ -30,6 +30,7 @@ from projections.log import Log
 from projections.session import Session
 from tests.projections.conftest import Given, catch_up, wipe
 from tests.projections.histories import Story, append, uuid
+from tests.spec import spec
 
 SIZES = {"alpha": 1.0, "beta": 13.0, "gamma": 20.0}
 RULES = Rules(validated=frozenset({"KoboldCppEmbedWorker"}), size=lambda model: SIZES[model])
@@ -289,6 +290,7 @@ SHARED = {
 """What all workers of one offer have in common: the query's part of the rules."""
 
 
+@spec("Eligibility", 1, 2, 3, 4)
 @settings(
     max_examples=25,  # of 50 requests and 8 workers: 10,000 pairs
     deadline=None,
@@ -374,6 +376,9 @@ async def test_the_largest_context_of_online_text_workers(given: Given, database
     assert await most("alpha", later_ms=301_000) == 0
 
 
+@spec("Eligibility", 1, 2, 3, 4)
+@spec("Tool temperature limit", 1, 2)
+@spec("Job lease", 8)
 @pytest.mark.parametrize(
     ("demand", "who", "reason"),
     [

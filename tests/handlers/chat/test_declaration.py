@@ -16,6 +16,7 @@ from handlers.errors import (
     NulByteInPayload,
     Refused,
 )
+from tests.spec import spec
 
 CHAT = {
     "chat_jobs": True,
@@ -29,12 +30,14 @@ def read(**changed: Any) -> declaration.Declared:
     return declaration.declared(declaration.read(json.dumps(body).encode()), "bob#1")
 
 
+@spec("Chat declaration on pop", 1)
 def test_a_pop_without_chat_jobs_declares_nothing_of_chat() -> None:
     declared = read(**(CHAT | {"chat_jobs": False, "chat_features": ["seed"]}))
 
     assert declared == ("w", Declaration(models=("m",)))
 
 
+@spec("Chat declaration on pop", 1, 3, 4, 5, 6)
 def test_a_chat_declaration_keeps_what_we_know() -> None:
     declared = read(
         **CHAT,
@@ -60,6 +63,7 @@ def test_a_chat_declaration_keeps_what_we_know() -> None:
     )
 
 
+@spec("Chat declaration on pop", 2, 9)
 @pytest.mark.parametrize(
     "changed",
     [
