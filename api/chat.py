@@ -116,7 +116,7 @@ class ChatAsync:
         )
         bound = await self._models.check(asked.models, asked.models_key)
         fitted = context.fit(msgspec.structs.replace(asked, messages=screened), bound)
-        request.check_sampling(asked)
+        request.check_params(asked, fitted.max_context_length)
         kudos = self._estimate(asked, fitted)
         if dry_run:
             resp.data = _encode(_quoted(asked, fitted, kudos))

@@ -82,6 +82,10 @@ class TooManyExtraSourceImages(Refused):
     """The request has too many images."""
 
 
+class MoreThanMinExtraSourceImage(Refused):
+    """Only trusted users may send more than one extra source image."""
+
+
 class SourceImageSizeExceeded(Refused):
     """An image, or all of them together, is too large."""
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from handlers.text.payload import MOST_CONTEXT, MaxLength, Temperature, TopP
+
 MAX_MODEL_COUNT = 5
 MAX_MODEL_CHARACTERS = 255
 MAX_NAME_CHARACTERS = 256
@@ -20,7 +22,6 @@ MAX_TOOL_CALL_ID_CHARACTERS = 256
 MAX_TOOL_CALL_COUNT = 128
 MAX_WORKERS = 100
 """In `only` and in `ignore`: each goes into the log and into the queue's row."""
-MOST_CONTEXT = 1_048_576
 DEFAULT_MAX_LENGTH = 512
 """OpenAI clients usually send no limit, and the text default of 80 is too short for a reply."""
 DEFAULT_MAX_CONTEXT_LENGTH = 2048
@@ -209,7 +210,7 @@ class HordeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 # the body
 
 _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_MaxTokens = Annotated[int, Meta(ge=16, le=16384)] | UnsetType | None
+_MaxTokens = MaxLength | UnsetType | None
 _Model = Annotated[str, Meta(min_length=1, max_length=MAX_MODEL_CHARACTERS)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)] | UnsetType | None
 
@@ -224,8 +225,8 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ) = UNSET
     max_tokens: _MaxTokens = UNSET
     max_completion_tokens: _MaxTokens = UNSET
-    temperature: Annotated[float, Meta(ge=0, le=5)] | UnsetType | None = UNSET
-    top_p: Annotated[float, Meta(ge=0.001, le=1)] | UnsetType | None = UNSET
+    temperature: Temperature | UnsetType | None = UNSET
+    top_p: TopP | UnsetType | None = UNSET
     frequency_penalty: _Penalty = UNSET
     presence_penalty: _Penalty = UNSET
     seed: _Int64 | UnsetType | None = UNSET

@@ -16,19 +16,18 @@ from msgspec import UNSET, Meta, UnsetType
 from handlers.chat import documents
 from handlers.errors import (
     BadRequest,
-    ExcessiveStopSequence,
     InvalidExtraSourceImages,
     MissingFullSamplerOrder,
     MissingPrompt,
+    MoreThanMinExtraSourceImage,
     NulByteInPayload,
     OnlyServiceAccountProxy,
     RequiresTrust,
     TokenOverflow,
     TooManyExtraSourceImages,
-    TooManyStopSequences,
     WorkerNotFound,
 )
-from handlers.text.payload import Params
+from handlers.text.payload import Params, check_stops
 
 MAX_BODY_BYTES = 8 * 2**20
 """The page sets no bound. The longest context, 1,048,576 tokens, is about 4 MiB of prompt."""
@@ -40,8 +39,6 @@ MAX_WORKERS = 200
 KEPT_WORKERS = 5
 MAX_IMAGES = 5
 SAMPLERS = 7
-MAX_STOPS = 128
-MAX_STOP_CHARACTERS = 2000
 _SHOWN = 100
 
 
@@ -183,12 +180,15 @@ def check_proxy(request: TextRequest) -> None:
         raise OnlyServiceAccountProxy
 
 
-def check_image_count(request: TextRequest) -> None:
-    """Raise TooManyExtraSourceImages; any image at all is refused by `check_images`, later."""
+def check_image_count(request: TextRequest, *, trusted: bool) -> None:
+    """Raise TooManyExtraSourceImages; MoreThanMinExtraSourceImage for several of a user without
+    trust. Any image at all is refused by `check_images`, later."""
     if request.images > MAX_IMAGES:
         raise TooManyExtraSourceImages(
             f"A request takes at most {MAX_IMAGES} extra source images, not {request.images}."
         )
+    if request.images > 1 and not trusted:
+        raise MoreThanMinExtraSourceImage
 
 
 def check_prompt(request: TextRequest) -> None:
@@ -211,8 +211,10 @@ def check_batching(request: TextRequest, *, trusted: bool) -> None:
 
 
 def check_params(params: Params) -> None:
-    """Raise TokenOverflow, MissingFullSamplerOrder, TooManyStopSequences or
-    ExcessiveStopSequence."""
+    """Check the params that a request would run under: its context has grown where it may.
+
+    Raise TokenOverflow, MissingFullSamplerOrder, TooManyStopSequences, ExcessiveStopSequence.
+    """
     if params.max_context_length < params.max_length:
         raise TokenOverflow(
             f"max_context_length ({params.max_context_length}) must be at least max_length "
@@ -221,13 +223,7 @@ def check_params(params: Params) -> None:
     order = params.sampler_order
     if order is not UNSET and len(set(order)) < SAMPLERS:
         raise MissingFullSamplerOrder
-    stops = params.stop_sequence
-    if stops is UNSET:
-        return
-    if len(stops) > MAX_STOPS:
-        raise TooManyStopSequences
-    if sum(map(len, stops)) > MAX_STOP_CHARACTERS:
-        raise ExcessiveStopSequence
+    check_stops(params.stop_sequence or ())
 
 
 def check_images(request: TextRequest) -> None:

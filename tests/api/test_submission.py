@@ -431,6 +431,18 @@ async def test_what_does_not_fit_is_refused(site: Site, mode: str) -> None:
     assert str(2048 if mode == "reject" else 8192) in told["message"]
 
 
+@spec("Request body", 19)
+@spec("horde object", 5)
+async def test_a_context_below_that_of_any_text_request_is_refused(site: Site) -> None:
+    """79 tokens hold the conversation and the reply; a text request has 80 at least."""
+    small = {"max_tokens": 16, "horde": {"max_context_length": 79}}
+
+    told = await refused(site, 400, "BadRequest", **small)
+
+    assert list(told["errors"]) == ["horde.max_context_length"]
+    assert (await site.submit(max_tokens=96, horde={"max_context_length": 79})).status_code == 202
+
+
 # moderation
 
 

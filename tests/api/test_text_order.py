@@ -51,6 +51,7 @@ CHECKS = [
     Check("InvalidAPIKey", 401, key="nobody's"),
     Check("OnlyServiceAccountProxy", 400, {"proxied_account": "somebody"}),
     Check("TooManyExtraSourceImages", 400, {"extra_source_images": ["x"] * 6}),
+    Check("MoreThanMinExtraSourceImage", 400, {"extra_source_images": ["x"] * 2}),
     Check("MissingPrompt", 400, {"prompt": ""}),
     Check("WorkerNotFound", 404, {"workers": [NOBODY]}),
     Check("RequiresTrust", 400, {"disable_batching": True}, {"n": 4}),
