@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Annotated, NamedTuple
 
@@ -81,16 +82,40 @@ def read(raw: bytes) -> Pop:
     except documents.Misfit as misfit:
         fault = misfit.fault
         if fault.path.startswith(_CHAT_KEYS):
-            raise ChatDeclarationInvalid(
-                f"{fault.path}: {fault.reason}", errors={fault.path: fault.reason}
-            ) from None
+            raise _invalid(fault.path, fault.reason) from None
         raise documents.invalid(fault) from None
+    except BadRequest:
+        limit = _no_number(raw)
+        if limit is not None:
+            raise _invalid(f"chat_limits.{limit}", "Expected a number") from None
+        raise
     documents.refuse_nul(raw, pop)
     for username in pop.priority_usernames or ():
         number = username.rpartition("#")[2]  # the whole name where it has no #
         if number == username or not (number.isascii() and number.isdigit()):
             raise InvalidPriorityUsername
     return pop
+
+
+def _invalid(path: str, reason: str) -> ChatDeclarationInvalid:
+    return ChatDeclarationInvalid(f"{path}: {reason}", errors={path: reason})
+
+
+def _no_number(raw: bytes) -> str | None:
+    """The limit that is NaN or Infinity, which some write though JSON has no word for them."""
+    if b"NaN" not in raw and b"Infinity" not in raw:
+        return None
+    no_number = object()
+    try:
+        body = json.loads(raw, parse_constant=lambda _: no_number)
+    except (ValueError, RecursionError):
+        return None
+    limits = body.get("chat_limits") if isinstance(body, dict) else None
+    if not isinstance(limits, dict):
+        return None
+    return next(
+        (each for each in ChatLimits.__struct_fields__ if limits.get(each) is no_number), None
+    )
 
 
 def declared(pop: Pop, owner: str) -> Declared:

@@ -77,12 +77,32 @@ def test_an_incomplete_declaration_is_refused(changed: dict[str, Any]) -> None:
         read(**changed)
 
 
-def test_a_number_beyond_any_is_refused_as_declaration() -> None:
-    limits = b'{"max_context_length":1,"max_length":1,"tools_max_temperature":1e999}'
+@pytest.mark.parametrize("number", [b"1e999", b"NaN", b"Infinity", b"-Infinity"])
+def test_a_limit_that_is_no_number_is_refused_as_declaration(number: bytes) -> None:
+    """C-007."""
+    limits = b'{"max_context_length":1,"max_length":1,"tools_max_temperature":' + number + b"}"
     body = b'{"name":"w","models":["m"],"chat_limits":' + limits + b"}"
 
-    with pytest.raises(ChatDeclarationInvalid):
+    with pytest.raises(ChatDeclarationInvalid) as refused:
         declaration.read(body)
+
+    assert list(refused.value.extra["errors"]) == ["chat_limits.tools_max_temperature"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"name":"w","models":["m"],"threads":NaN}',
+        b'{"chat_limits":{"max_length":NaN}',
+        b"[NaN]",
+        b'{"chat_limits":{"max_length":NaN,"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}}",
+    ],
+)
+def test_what_is_no_number_elsewhere_is_no_json(body: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        declaration.read(body)
+
+    assert type(refused.value) is BadRequest
 
 
 @pytest.mark.parametrize(
