@@ -65,7 +65,8 @@ class Rule:
     """`client`: of the client's address; `remote`: of the remote address; `key`: of the API key."""
     ordinary: Items
     wide: Items
-    """For whitelisted addresses and, where it is a key's budget, for the anonymous key."""
+    """For whitelisted addresses; of keys for the anonymous one, and for those that trusted users'
+    addresses send."""
     path: bool = True
     """Counted for each method and path; else for the route as a whole."""
 
@@ -175,20 +176,21 @@ class Limiter:
     ) -> list[_Window]:
         windows: list[_Window] = []
         client = ""
-        wide = False
+        earned = False
         for rule in rules:
             if rule.whose == "remote":
                 owner, widened = self._callers.remote(req), False
             else:
                 if not client:
                     client = self._callers.caller(req).address
-                    wide = rule.wide != rule.ordinary and await self._whitelist.holds(client)
-                owner, widened = client, wide
+                    if rule.wide != rule.ordinary:
+                        earned = await self._whitelist.earned(client)
+                owner, widened = client, earned or self._whitelist.always(client)
             if rule.whose == "key":
                 owner = req.get_header("apikey") or ""
                 if not 0 < len(owner) <= LONGEST_KEY:
                     continue
-                widened = widened or owner == ANONYMOUS_KEY
+                widened = earned or owner == ANONYMOUS_KEY  # a service has many keys
             if rule.path:
                 # Ids are hexadecimal in either case: spelling one differently gains no new budget.
                 # What is longer than any of our paths is nobody's.

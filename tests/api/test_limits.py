@@ -207,12 +207,17 @@ async def test_a_key_has_two_calls_a_second_wherever_they_come_from(limited: Lim
 
 @spec("Rate limits", 6)
 @pytest.mark.parametrize("limited", [LOOSE], indirect=True, ids=["loose for addresses"])
-async def test_the_anonymous_key_and_whitelisted_addresses_have_sixty(limited: Limited) -> None:
+async def test_the_anonymous_key_and_trusted_users_addresses_have_sixty(limited: Limited) -> None:
+    """A service's address is not among them: each of its users has a key."""
+    site = limited.site
+    _, trusted = await open_account(site.parts.log, SECRET, "trusted", trusted=True)
     anonymous = [await limited.chat(f"198.51.100.{n}") for n in range(61)]
     assert [answer.status_code for answer in anonymous] == [400] * 60 + [429]
     assert anonymous[60].json()["message"] == "60 per 1 second"
 
-    assert await limited.statuses(3, SERVICE, limited.site.client_key) == [400] * 3
+    assert await limited.statuses(3, SERVICE, site.client_key) == [400, 400, 429]
+    await site.post(CHAT, BODY, trusted, {"x-forwarded-for": "198.51.101.1"})
+    assert await limited.statuses(3, "198.51.101.1", site.owner_key) == [400] * 3
 
 
 @spec("Rate limits", 7)
