@@ -142,7 +142,12 @@ def up(context: Context, procfile: Path | None, **flags: object) -> None:
     from hordechat import supervisor
 
     environ = dict(os.environ)
-    raise SystemExit(supervisor.up(_load(environ, flags), context.data, environ, procfile))
+    given = _load(environ, flags)
+    if given.text_model_reference or given.replacement_filters:
+        from hordechat import commands
+
+        commands.check_files(given)
+    raise SystemExit(supervisor.up(given, context.data, environ, procfile))
 
 
 @main.command()

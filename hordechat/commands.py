@@ -333,6 +333,15 @@ def _told_by_name() -> Iterator[None]:
         raise CannotOpen(str(error)) from error
 
 
+def check_files(settings: Settings) -> None:
+    """Raise CannotOpen for a file of the operator's that the web process could not start with."""
+    from handlers import moderation, reference
+
+    with _told_by_name():
+        reference.opened(settings.text_model_reference)
+        moderation.opened(settings.replacement_filters)
+
+
 def check_filters(path: str, *, text: str | None) -> None:
     """Print the replacement filters in a file, one line each, and what they make of `text`."""
     from handlers import moderation
