@@ -191,20 +191,51 @@ class HordeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     The front reads the same struct, so both accept the same keys and values.
     """
 
-    only: _Workers | None = None
-    ignore: _Workers | None = None
-    trusted_workers: bool = False
-    validated_backends: bool = False
-    slow_workers: bool = True
-    max_context_length: Annotated[int, Meta(ge=1, le=MOST_CONTEXT)] | None = None
-    context_fit: Literal["grow", "reject", "truncate_oldest"] = "truncate_oldest"
-    conformance: Literal["strict", "best_effort"] = "strict"
-    openai_guards: bool = False
-    include_reasoning: bool = True
-    availability_mode: Literal["wait", "fail_fast"] = "wait"
-    max_kudos: Annotated[int, Meta(ge=1)] | None = None
-    dry_run: bool = False
-    operation_key: str | None = None
+    only: Annotated[
+        _Workers | None, Meta(description="Ids of the workers that may serve it, and no others.")
+    ] = None
+    ignore: Annotated[
+        _Workers | None, Meta(description="Ids of workers that may not. Not beside `only`.")
+    ] = None
+    trusted_workers: Annotated[
+        bool, Meta(description="Only workers of trusted accounts may serve it.")
+    ] = False
+    validated_backends: Annotated[
+        bool, Meta(description="Only workers whose bridge is a known one may serve it.")
+    ] = False
+    slow_workers: Annotated[
+        bool, Meta(description="Taken and stored; no speeds are measured yet.")
+    ] = True
+    max_context_length: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_CONTEXT)] | None,
+        Meta(description="Tokens of prompt and reply to start from; 2048 where it is left out."),
+    ] = None
+    context_fit: Annotated[
+        Literal["grow", "reject", "truncate_oldest"],
+        Meta(description="What becomes of a conversation that does not fit the context."),
+    ] = "truncate_oldest"
+    conformance: Annotated[
+        Literal["strict", "best_effort"],
+        Meta(description="Whether the worker has to declare the guarantees too."),
+    ] = "strict"
+    openai_guards: Annotated[
+        bool, Meta(description="Refuse what OpenAI does: `json_object` without the word 'json'.")
+    ] = False
+    include_reasoning: Annotated[bool, Meta(description="For a front; nothing here reads it.")] = (
+        True
+    )
+    availability_mode: Annotated[
+        Literal["wait", "fail_fast"], Meta(description="For a front; nothing here reads it.")
+    ] = "wait"
+    max_kudos: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Refuse the request if it is estimated to cost more."),
+    ] = None
+    dry_run: Annotated[bool, Meta(description="Tell the estimate, and queue nothing.")] = False
+    operation_key: Annotated[
+        str | None,
+        Meta(description="A UUID. A repeat of the same request under it gets the first one's id."),
+    ] = None
 
 
 # the body

@@ -52,7 +52,14 @@ class Pop(msgspec.Struct, frozen=True, kw_only=True):
     max_context_length: int | None = None
     chat_jobs: bool | None = None
     prompt_jobs: bool | None = None
-    chat_features: list[str] | None = None
+    chat_features: Annotated[
+        list[str] | None,
+        Meta(
+            description="What the backend can do and guarantees: of "
+            + ", ".join(f"`{word}`" for word in sorted(_KNOWN))
+            + ". Other words are ignored."
+        ),
+    ] = None
     chat_limits: ChatLimits | None = None
     model_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
     image_transports: list[str] | None = None
