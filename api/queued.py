@@ -55,6 +55,7 @@ async def queued(
     warning = Warning_(
         "NoAvailableWorker",
         "No online worker can serve this request right now. It waits for one, and expires in "
-        f"{request_ttl // 60} minutes. Asking for fewer tokens may help.",
+        f"{request_ttl // 60} minutes. Asking for fewer tokens, more models or fewer "
+        "features may help.",
     )
     return Queued(id=request_id, kudos=kudos, message=warning.message, warnings=[warning])
