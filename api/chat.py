@@ -18,6 +18,7 @@ from api.queued import queued
 from api.status_route import StatusRoute
 from events.base import KUDOS
 from handlers.accounts import Accounts
+from handlers.admission import Operation
 from handlers.chat import context, fingerprint, payload, pricing, request, submission
 from handlers.chat.body import ChatRequest
 from handlers.errors import (
@@ -29,7 +30,7 @@ from handlers.limits import Limits
 from handlers.log import Log
 from handlers.moderation import Moderation
 from handlers.reference import Reference
-from handlers.submit import Operation, Receipt, repeated, submit
+from handlers.submit import Receipt, repeated, submit
 
 _encode = msgspec.json.Encoder().encode
 

@@ -19,6 +19,7 @@ import msgspec
 import regex
 import structlog
 
+from handlers.chat import request
 from handlers.chat.body import Message, TextPart
 from handlers.errors import CorruptPrompt
 from handlers.files import Unreadable, Watched
@@ -151,7 +152,7 @@ def rewrite_messages(messages: list[Message], filters: Filters) -> list[Message]
     A text of which nothing is left is an empty string. What is JSON stays as it is: calls, their
     arguments, definitions, formats. The same list where no text changed. Raise CorruptPrompt.
     """
-    texts = [text for message in messages for text in _texts(message)]
+    texts = list(request.texts(messages))
     rewritten = rewrite(texts, filters)
     if rewritten == texts:
         return messages
@@ -159,17 +160,8 @@ def rewrite_messages(messages: list[Message], filters: Filters) -> list[Message]
     return [_with_texts(message, rest) for message in messages]
 
 
-def _texts(message: Message) -> Iterator[str]:
-    if isinstance(message.content, str):
-        yield message.content
-    else:
-        for part in message.content or ():
-            if isinstance(part, TextPart):
-                yield part.text
-
-
 def _with_texts(message: Message, texts: Iterator[str]) -> Message:
-    """The message with its texts replaced by the next ones, one for each that `_texts` gave."""
+    """The message with its texts replaced by the next ones, in the order of `request.texts`."""
     content = message.content
     if content is None:
         return message
