@@ -20,7 +20,8 @@ from events.base import KUDOS
 from handlers.accounts import Accounts
 from handlers.admission import Operation
 from handlers.chat import context, fingerprint, payload, pricing, request, submission
-from handlers.chat.body import ChatRequest
+from handlers.chat.body import ChatRequest, Message
+from handlers.chat.flatten import flatten
 from handlers.errors import (
     ChatAdmissionDisabled,
     ChatImageStorageUnavailable,
@@ -120,7 +121,7 @@ class ChatAsync:
         request.check_params(asked, fitted.max_context_length)
         kudos = self._estimate(asked, fitted)
         if dry_run:
-            resp.data = _encode(_quoted(asked, fitted, kudos))
+            resp.data = _encode(_quoted(asked, screened, fitted, kudos))
             return
         if fitted.images:
             raise ChatImageStorageUnavailable
@@ -165,12 +166,22 @@ def _repeated(receipt: Receipt) -> bytes:
     return _encode(Priced(id=receipt.request_id, kudos=receipt.kudos / KUDOS))
 
 
-def _quoted(asked: ChatRequest, fitted: context.Fitted, kudos: int) -> Priced:
+def _quoted(
+    asked: ChatRequest, screened: list[Message], fitted: context.Fitted, kudos: int
+) -> Priced:
+    """The quote; its prompt is of the kept messages as they were submitted.
+
+    What moderation made of them is told to workers only: it would tell what filters look for.
+    """
+    kept = set(map(id, fitted.messages))
+    submitted = zip(asked.messages, screened, strict=True)
     return Priced(
         kudos=kudos,
         resolved=Resolved(
             models=list(asked.models),
-            prompt=fitted.prompt,
+            prompt=flatten(
+                (own for own, each in submitted if id(each) in kept), asked.extras.tools
+            ),
             params=Raw(
                 payload.of(
                     asked,

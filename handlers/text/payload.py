@@ -30,8 +30,8 @@ _Unit = Annotated[float, Meta(ge=0, le=1)]
 class Params(msgspec.Struct, frozen=True, kw_only=True):
     """`params` as sent, with the defaults that a worker is told where the client said nothing.
 
-    Lengths are tokens. Keys that are UNSET are absent from the payload: the worker's own defaults
-    apply. Unknown keys are ignored.
+    Lengths are tokens. What has no default here and was not sent is absent from the payload: the
+    worker's own default applies. Unknown keys are ignored.
     """
 
     n: Annotated[int, Meta(ge=1, le=MAX_JOBS)] = 1

@@ -485,6 +485,10 @@ async def test_filters_change_what_workers_get_and_not_what_was_submitted(
         submitted = (await content(site, request_id, "submitted_prompt") or b"").decode()
         assert submitted.startswith("user: the secret word\n")
         assert submitted.endswith("]")  # the tools behind the messages
+        quote = await site.submit(
+            model=RAUNCHY, messages=messages, tools=[tool], horde={"dry_run": True}
+        )
+        assert quote.json()["resolved"]["prompt"] == submitted  # only workers are told
         untouched = await site.queued(messages=said("a secret"))
         assert b"secret" in (await content(site, untouched, "messages") or b"")
         assert await content(site, untouched, "submitted_prompt") is None
