@@ -83,7 +83,7 @@ def _not_json(raw: bytes, error: msgspec.DecodeError) -> BadRequest:
             document = json.loads(raw)
         except ValueError:
             return malformed(str(error)[:_SHOWN])
-        for path in _paths(document, "", _SURROGATE):
+        for path in _paths(document, _SURROGATE):
             return invalid(Fault(path, "Holds half of a surrogate pair", unknown=False))
     return malformed(str(error)[:_SHOWN])
 
@@ -240,27 +240,44 @@ def refuse_nul(raw: bytes, document: object) -> None:
     """Raise NulByteInPayload, by path, where a string or a key of `document` holds U+0000."""
     if b"\\u0000" not in raw:  # valid JSON cannot spell it another way
         return
-    for path in _paths(msgspec.to_builtins(document), "", _NUL):
+    for path in _paths(msgspec.to_builtins(document), _NUL):
         raise NulByteInPayload(
             f"A NUL character (U+0000) is not allowed: {path}", errors={path: "Holds U+0000"}
         )
 
 
-def _paths(value: Any, path: str, wanted: re.Pattern[str]) -> Iterator[str]:
-    """Where a string or a key of a document holds what is wanted, in its order."""
-    if isinstance(value, str):
-        if wanted.search(value):
-            yield path
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            named = wanted.sub(_escaped, key)
-            below = f"{path}.{shown(named)}" if path else shown(named)
-            if named != key:
-                yield below
-            yield from _paths(item, below, wanted)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _paths(item, f"{path}[{index}]", wanted)
+def _paths(document: Any, wanted: re.Pattern[str]) -> Iterator[str]:
+    """Where a string or a key of a document holds what is wanted, in its order.
+
+    A place is spelled out only once it is known to be one: there may be half a million.
+    """
+    keys: list[str | int] = []
+    members: list[Iterator[tuple[str | int, Any]]] = [iter([("", document)])]
+    while members:
+        for key, value in members[-1]:
+            if type(key) is str and wanted.search(key):
+                yield _spelled([*keys, key], wanted)
+            if type(value) is str:
+                if wanted.search(value):
+                    yield _spelled([*keys, key], wanted)
+            elif type(value) is dict or type(value) is list:
+                keys.append(key)
+                members.append(iter(value.items()) if type(value) is dict else enumerate(value))
+                break
+        else:
+            members.pop()
+            if keys:
+                keys.pop()
+
+
+def _spelled(keys: list[str | int], wanted: re.Pattern[str]) -> str:
+    path = ""
+    for key in keys[1:]:  # the first one is the document's own
+        if isinstance(key, int):
+            path += f"[{key}]"
+        else:
+            path += f".{shown(wanted.sub(_escaped, key))}"
+    return path.removeprefix(".")
 
 
 def _escaped(found: re.Match[str]) -> str:
