@@ -38,7 +38,8 @@ MAX_TEXT_BYTES = 1_048_576
 
 # A role or a part's type names something that chat requests do not have: not a value gone wrong.
 _NAMING = re.compile(r"messages\[\d+\]\.(?:role|content\[\d+\]\.type)")
-_NAMED = re.compile(r"Invalid value '(.*)'", re.DOTALL)
+# Quoted as Python would; a long one is cut, and its last quote with it.
+_NAMED = re.compile(r"""Invalid value (["'])(.*?)\1?""", re.DOTALL)
 
 NO_JSON = (
     "'messages' must contain the word 'json' in some form, to use 'response_format' of type "
@@ -110,7 +111,7 @@ def _refuse(fault: documents.Fault) -> NoReturn:
         raise documents.unsupported_key(fault.path)
     named = _NAMED.fullmatch(fault.reason)
     if named is not None and _NAMING.fullmatch(fault.path):
-        raise documents.unsupported_value(fault.path, named[1])
+        raise documents.unsupported_value(fault.path, named[2])
     raise documents.invalid(fault)
 
 

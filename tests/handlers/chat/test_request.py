@@ -469,6 +469,16 @@ def test_openais_guard_wants_the_word_json_only_where_asked() -> None:
             "messages[0].role=function",
         ),
         (
+            {"messages": [{"role": "it's", "content": ""}]},
+            "messages[0].role",
+            "messages[0].role=it's",
+        ),
+        (
+            {"messages": [{"role": "r" * 500, "content": ""}]},
+            "messages[0].role",
+            f"messages[0].role={'r' * 80}...",
+        ),
+        (
             {"messages": [shows({"type": "text", "text": ""}, {"type": "input_audio"})]},
             "messages[0].content[1].type",
             "messages[0].content[1].type=input_audio",
