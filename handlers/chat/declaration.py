@@ -90,13 +90,13 @@ def read(raw: bytes) -> Pop:
         fault = misfit.fault
         if fault.path.startswith(_CHAT_KEYS):
             raise _invalid(fault.path, fault.reason) from None
-        raise documents.invalid(fault) from None
+        raise documents.invalid(fault.dotted()) from None
     except BadRequest:
         limit = _no_number(raw)
         if limit is not None:
             raise _invalid(f"chat_limits.{limit}", "Expected a number") from None
         raise
-    documents.refuse_nul(raw, pop)
+    documents.refuse_nul(raw, pop, spelled=documents.dotted)
     for username in pop.priority_usernames or ():
         number = username.rpartition("#")[2]  # the whole name where it has no #
         if number == username or not (number.isascii() and number.isdigit()):

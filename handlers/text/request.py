@@ -6,7 +6,6 @@ the order of a submission (3.3) are functions of their own, for the route to cal
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
@@ -20,7 +19,6 @@ from handlers.errors import (
     MissingFullSamplerOrder,
     MissingPrompt,
     MoreThanMinExtraSourceImage,
-    NulByteInPayload,
     OnlyServiceAccountProxy,
     RequiresTrust,
     TokenOverflow,
@@ -112,9 +110,8 @@ def read(raw: bytes) -> TextRequest:
     try:
         body = documents.decode(_decoder, raw)
     except documents.Misfit as misfit:
-        fault = misfit.fault
-        raise documents.invalid(fault._replace(path=dotted(fault.path))) from None
-    _refuse_nul(raw, body)
+        raise documents.invalid(misfit.fault.dotted()) from None
+    documents.refuse_nul(raw, body, spelled=documents.dotted)
     if body.style is not UNSET:
         raise _unserved("style", "Styles are not available here: send prompt, params and models.")
     if body.webhook is not UNSET:
@@ -140,22 +137,6 @@ def read(raw: bytes) -> TextRequest:
         proxied=body.proxied_account is not UNSET,
         images=0 if images is UNSET else len(images),
     )
-
-
-_INDEX = re.compile(r"\[(\d+|\.\.\.)\]")
-
-
-def dotted(path: str) -> str:
-    """A path as text routes write it: `models.0` for `models[0]` (1.1)."""
-    return _INDEX.sub(r".\1", path)
-
-
-def _refuse_nul(raw: bytes, body: TextBody) -> None:
-    try:
-        documents.refuse_nul(raw, body)
-    except NulByteInPayload as refusal:
-        errors = {dotted(path): reason for path, reason in refusal.extra["errors"].items()}
-        raise NulByteInPayload(dotted(refusal.message), errors=errors) from None
 
 
 def _unserved(path: str, reason: str) -> BadRequest:

@@ -131,6 +131,17 @@ def test_nul_is_refused() -> None:
         read(name="w\0")
 
 
+def test_paths_are_dotted_as_on_every_text_route() -> None:
+    for sent, path in (
+        ({"models": ["m", ""]}, "models.1"),
+        ({"models": ["m\0"]}, "models.0"),
+        ({"priority_usernames": ["b#1", 2]}, "priority_usernames.1"),
+    ):
+        with pytest.raises((BadRequest, NulByteInPayload)) as refused:
+            read(**sent)
+        assert list(refused.value.extra["errors"]) == [path]
+
+
 def test_deep_nesting_in_an_ignored_key_is_refused() -> None:
     body = b'{"name":"w","models":["m"],"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
 

@@ -183,6 +183,9 @@ def test_paths_are_dotted() -> None:
             read(**changed)
         assert list(refusal.value.extra["errors"]) == [path]
 
+    with pytest.raises(BadRequest) as half:
+        request.read(b'{"prompt":"x","models":["m","\\ud83d"]}')
+    assert list(half.value.extra["errors"]) == ["models.1"]
     with pytest.raises(BadRequest) as whole:
         request.read(b"[]")
     assert list(whole.value.extra["errors"]) == [""]
