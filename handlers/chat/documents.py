@@ -163,8 +163,8 @@ def read(kind: type[Kind], raw: bytes) -> Kind:
 
 
 def decode(decoder: msgspec.json.Decoder[Kind], raw: bytes) -> Kind:
-    """Decode a body of another route than chat's. Raise BadRequest where it is not JSON or too deep,
-    Misfit for its shape."""
+    """Decode a body of a route that is not chat's. Raise BadRequest where it is not JSON or too
+    deep, Misfit for its shape."""
     check_bounds(raw)
     try:
         return decoder.decode(raw)
