@@ -176,7 +176,7 @@ def _quoted(
     kept = set(map(id, fitted.messages))
     submitted = zip(asked.messages, screened, strict=True)
     return Priced(
-        kudos=kudos,
+        kudos=float(kudos),
         resolved=Resolved(
             models=list(asked.models),
             prompt=flatten(

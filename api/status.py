@@ -17,6 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 from api.availability import Availability, Queue
 from api.clock import Clock
 from events.base import Position
+from events.types import Adjustment
 from handlers.chat import estimate
 from handlers.errors import (
     DatabaseUnavailable,
@@ -36,6 +37,7 @@ CATCH_UP_SECONDS = 0.3
 """How long a read waits for the model before its first and before its last look: with a query that
 times out, the answer still comes within a second."""
 
+_adjustments = msgspec.json.Decoder(list[Adjustment])
 NO_CONTENT = "The replies cannot be read right now. Ask again in a moment."
 
 Replies = Mapping[str, bytes | None]
@@ -100,8 +102,8 @@ class ChatStatus(Status, frozen=True, kw_only=True):
     """The body of a chat request's status."""
 
     generations: list[ChatGeneration]
-    context_adjustments: Raw
-    """Entries of `handlers.chat.context.Adjustment`; null where nothing was changed."""
+    context_adjustments: list[Adjustment] | None
+    """In the order in which they were made; null where nothing was changed."""
 
 
 class TextStatus(Status, frozen=True, kw_only=True):
@@ -329,7 +331,9 @@ def _chat(
     return ChatStatus(
         **_standing(row, outlook, message),
         generations=generations,
-        context_adjustments=Raw(row.context_adjustments or b"null"),
+        context_adjustments=None
+        if row.context_adjustments is None
+        else _adjustments.decode(row.context_adjustments),
     )
 
 

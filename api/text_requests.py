@@ -134,7 +134,7 @@ class TextAsync:
 
 def _quoted(asked: TextRequest, sized: SizedPrompt, kudos: int) -> TextQuoted:
     return TextQuoted(
-        kudos=kudos,
+        kudos=float(kudos),
         resolved=TextResolved(
             prompt=asked.prompt,
             models=asked.models,
