@@ -6,7 +6,13 @@ import falcon.asgi
 
 from handlers.accounts import Account, Accounts
 from handlers.chat import documents
-from handlers.errors import AnonForbiddenWorker, BadRequest, InvalidAPIKey, NotModerator
+from handlers.errors import (
+    AnonForbiddenWorker,
+    BadRequest,
+    InvalidAPIKey,
+    NotModerator,
+    WorkerFlaggedMaintenance,
+)
 
 LONGEST_KEY = 256
 """Characters. No key of ours is a tenth as long, and what is looked up is kept for a while."""
@@ -33,8 +39,13 @@ async def account(req: falcon.asgi.Request, accounts: Accounts) -> Account:
 
 
 async def worker_owner(req: falcon.asgi.Request, accounts: Accounts) -> Account:
-    """The caller as an owner of workers; raise AnonForbiddenWorker for the anonymous account."""
+    """The caller as an owner of workers.
+
+    Raise WorkerFlaggedMaintenance for a flagged account, AnonForbiddenWorker for the anonymous one.
+    """
     owner = await account(req, accounts)
+    if owner.flagged:
+        raise WorkerFlaggedMaintenance
     if owner.anonymous:
         raise AnonForbiddenWorker
     return owner

@@ -66,6 +66,7 @@ STATUSES: dict[type[errors.Refused], int] = {
     errors.ChatModelMismatch: 400,
     errors.ChatDeclarationInvalid: 400,
     errors.WorkerMaintenance: 403,
+    errors.WorkerFlaggedMaintenance: 403,
     errors.ChatJobAborted: 404,
     errors.ChatProgressNotStreaming: 404,
     errors.ChatProgressOutOfSequence: 409,

@@ -203,6 +203,13 @@ class ChatDeclarationInvalid(Refused):
     """The chat declaration is incomplete or contradicts itself."""
 
 
+class WorkerFlaggedMaintenance(Refused):
+    """The owner of this worker is flagged.
+
+    Its workers get no jobs; a moderator can tell why.
+    """
+
+
 class WorkerMaintenance(Refused):
     """This worker is in maintenance mode.
 

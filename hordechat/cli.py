@@ -302,7 +302,7 @@ def user() -> None:
 @click.option("--kudos", type=click.FloatRange(min=0), default=0, help="Opening balance.")
 @click.option("--trusted", is_flag=True, help="Workers of this account are trusted.")
 @click.option("--moderator", is_flag=True, help="May moderate.")
-@click.option("--flagged", is_flag=True, help="Filters apply to all that this account submits.")
+@click.option("--flagged", is_flag=True, help="Filters apply to what it submits; no jobs for it.")
 def create(
     context: Context, name: str, kudos: float, trusted: bool, moderator: bool, flagged: bool
 ) -> None:
