@@ -172,6 +172,7 @@ def operation(**options: Any) -> dict[str, Any]:
     return {"operation_key": str(uuid.uuid4()), **options}
 
 
+@spec("Routes", 1)
 @spec("Operation key", 1, 2)
 async def test_a_repeat_gets_the_first_answer_and_another_request_a_conflict(site: Site) -> None:
     horde = operation()
