@@ -15,6 +15,7 @@ from api.description.operations import OPERATIONS
 from handlers.accounts import open_account
 from hordechat import settings
 from hordechat.settings import Settings, SettingsError
+from tests.api.asgi_client import Call
 from tests.api.site import BODY, SECRET, Site, opened
 from tests.api.test_outages import Way, is_away, ways
 from tests.proxy import Proxy
@@ -240,6 +241,32 @@ async def test_each_route_and_each_request_counts_its_own(limited: Limited) -> N
 
     assert (await site.pop()).status_code == 200
     assert (await site.reply(NOBODY)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "budget"),
+    [
+        ("POST", CHAT, 2),
+        ("POST", TEXT, 2),
+        ("GET", f"/v2/generate/chat/status/{NOBODY}", 60),
+        ("GET", "/v2/generate/text/status/nonsense", 60),
+    ],
+    ids=["chat", "text", "status", "nonsense"],
+)
+async def test_a_path_spelled_in_another_way_is_the_same_route(
+    limited: Limited, method: str, path: str, budget: int
+) -> None:
+    """Falcon finds a route behind any number of slashes."""
+
+    async def ask(spelled: str) -> int:
+        call = Call(limited.site.app, method, spelled, {"content-length": "2"}).start(b"{}")
+        await call.ended()
+        return call.status
+
+    answers = [await ask("/" * slashes + path) for slashes in range(budget + 1)]
+
+    assert answers[-1] == 429
+    assert answers.count(429) == 1
 
 
 @pytest.mark.parametrize(
