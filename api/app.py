@@ -23,6 +23,7 @@ from api.limits import Limiter
 from api.matcher import Matcher
 from api.models import Models
 from api.modes import ModesRoute
+from api.pace import Pace
 from api.service_status import (
     Census,
     HeartbeatRoute,
@@ -124,9 +125,10 @@ def create_app(parts: Parts) -> App:
         )
         for family in (CHAT, TEXT)
     )
-    # Clients and workers do not wait for each other's large bodies.
-    asked = {"bodies": Bodies(seconds=parts.body_seconds)}
-    worked = {"bodies": Bodies(seconds=parts.body_seconds)}
+    # Clients and workers do not wait for each other's large bodies. The loop is one.
+    pace = Pace()
+    asked = {"bodies": Bodies(seconds=parts.body_seconds, pace=pace)}
+    worked = {"bodies": Bodies(seconds=parts.body_seconds, pace=pace)}
     app.add_route(
         "/v2/generate/chat/async",
         ChatAsync(
@@ -190,7 +192,7 @@ def create_app(parts: Parts) -> App:
         "/v2/generate/text/submit", Submit(log, limits, accounts, parts.schemas, **worked)
     )
     app.add_route("/v2/generate/text/progress", Progress(log, limits, accounts, **worked))
-    operated = {"bodies": Bodies(seconds=parts.body_seconds)}
+    operated = {"bodies": Bodies(seconds=parts.body_seconds, pace=pace)}
     app.add_route(
         "/v2/status/modes",
         ModesRoute(log, limits, accounts, parts.modes, admins=parts.admins, **operated),

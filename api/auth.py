@@ -39,8 +39,10 @@ async def account(req: falcon.asgi.Request, accounts: Accounts) -> Account:
 
 
 async def worker_owner(req: falcon.asgi.Request, accounts: Accounts) -> Account:
-    """The caller as an owner of workers; raise WorkerFlaggedMaintenance for a flagged account,
-    AnonForbiddenWorker for the anonymous one."""
+    """The caller as an owner of workers.
+
+    Raise WorkerFlaggedMaintenance for a flagged account, AnonForbiddenWorker for the anonymous one.
+    """
     owner = await account(req, accounts)
     if owner.flagged:
         raise WorkerFlaggedMaintenance

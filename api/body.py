@@ -8,6 +8,7 @@ from collections import deque
 import falcon.asgi
 
 from api import disconnect
+from api.pace import Pace, heavy
 from handlers.errors import BadRequest, RequestTimeout, RequestTooLarge
 
 FIRST_BYTES = 2**20
@@ -29,7 +30,7 @@ class Bodies:
 
     A body costs a few times its size while it is read and taken apart, so many at once would cost
     memory without bound. The first part of each is read at once, which is all that most have, and
-    all that a client gets who trickles.
+    all that a client gets who trickles. Which are taken apart when is a matter of `pace`.
     """
 
     def __init__(
@@ -38,8 +39,11 @@ class Bodies:
         seconds: float = BODY_SECONDS,
         at_once: int = AT_ONCE_BYTES,
         first: int = FIRST_BYTES,
+        pace: Pace | None = None,
     ) -> None:
+        """`pace` may be shared: it is of the whole process."""
         self._seconds = seconds
+        self._pace = pace or Pace()
         self._first = first
         self._left = at_once
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -80,6 +84,19 @@ class Bodies:
             self.give_way(size)
             raise
 
+    async def enter(self, raw: bytes) -> Pace | None:
+        """Wait until a body may be taken apart; whom to tell once it is. Raise RequestTimeout."""
+        if not heavy(raw):
+            return None
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._pace.enter()
+        except TimeoutError:
+            raise RequestTimeout(
+                f"It was not this body's turn within {self._seconds:g} seconds."
+            ) from None
+        return self._pace
+
     async def _turn(self, size: int) -> int:
         """Wait, in line, until so much may be read; return it, to be given back."""
         if self._waiting or size > self._left:
@@ -114,12 +131,20 @@ class Reading:
         self._req = req
         self._most = most
         self._size = 0
+        self._pace: Pace | None = None
 
     async def __aenter__(self) -> bytes:
         raw, self._size = await self._bodies.take(self._req, self._most)
+        try:
+            self._pace = await self._bodies.enter(raw)
+        except BaseException:
+            self._bodies.give_way(self._size)
+            raise
         return raw
 
     async def __aexit__(self, *_: object) -> None:
+        if self._pace is not None:
+            self._pace.leave()
         if self._size:
             self._bodies.give_way(self._size)
 

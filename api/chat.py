@@ -18,8 +18,10 @@ from api.queued import queued
 from api.status_route import StatusRoute
 from events.base import KUDOS
 from handlers.accounts import Accounts
+from handlers.admission import Operation
 from handlers.chat import context, fingerprint, payload, pricing, request, submission
-from handlers.chat.body import ChatRequest
+from handlers.chat.body import ChatRequest, Message
+from handlers.chat.flatten import flatten
 from handlers.errors import (
     ChatAdmissionDisabled,
     ChatImageStorageUnavailable,
@@ -29,7 +31,7 @@ from handlers.limits import Limits
 from handlers.log import Log
 from handlers.moderation import Moderation
 from handlers.reference import Reference
-from handlers.submit import Operation, Receipt, repeated, submit
+from handlers.submit import Receipt, repeated, submit
 
 _encode = msgspec.json.Encoder().encode
 
@@ -116,10 +118,10 @@ class ChatAsync:
         )
         bound = await self._models.check(asked.models, asked.models_key)
         fitted = context.fit(msgspec.structs.replace(asked, messages=screened), bound)
-        request.check_sampling(asked)
+        request.check_params(asked, fitted.max_context_length)
         kudos = self._estimate(asked, fitted)
         if dry_run:
-            resp.data = _encode(_quoted(asked, fitted, kudos))
+            resp.data = _encode(_quoted(asked, screened, fitted, kudos))
             return
         if fitted.images:
             raise ChatImageStorageUnavailable
@@ -164,12 +166,22 @@ def _repeated(receipt: Receipt) -> bytes:
     return _encode(Priced(id=receipt.request_id, kudos=receipt.kudos / KUDOS))
 
 
-def _quoted(asked: ChatRequest, fitted: context.Fitted, kudos: int) -> Priced:
+def _quoted(
+    asked: ChatRequest, screened: list[Message], fitted: context.Fitted, kudos: int
+) -> Priced:
+    """The quote; its prompt is of the kept messages as they were submitted.
+
+    What moderation made of them is told to workers only: it would tell what filters look for.
+    """
+    kept = set(map(id, fitted.messages))
+    submitted = zip(asked.messages, screened, strict=True)
     return Priced(
-        kudos=kudos,
+        kudos=float(kudos),
         resolved=Resolved(
             models=list(asked.models),
-            prompt=fitted.prompt,
+            prompt=flatten(
+                (own for own, each in submitted if id(each) in kept), asked.extras.tools
+            ),
             params=Raw(
                 payload.of(
                     asked,

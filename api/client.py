@@ -102,10 +102,12 @@ class Whitelist:
         self._most = kept
         self._read: OrderedDict[str, tuple[float, bool]] = OrderedDict()
 
-    async def holds(self, address: str) -> bool:
-        """Whether an address is whitelisted; raise RedisUnavailable."""
-        if address in self._always:
-            return True
+    def always(self, address: str) -> bool:
+        """Whether the settings list an address."""
+        return address in self._always
+
+    async def earned(self, address: str) -> bool:
+        """Whether a trusted user generated from an address; raise RedisUnavailable."""
         known = self._known(address)
         if known is None:
             known = await self._log.read("EXISTS", self._key(address)) == 1

@@ -34,6 +34,7 @@ STATUSES: dict[type[errors.Refused], int] = {
     errors.OnlyServiceAccountProxy: 400,
     errors.InvalidExtraSourceImages: 400,
     errors.TooManyExtraSourceImages: 400,
+    errors.MoreThanMinExtraSourceImage: 400,
     errors.SourceImageSizeExceeded: 400,
     errors.SourceImageUnreadable: 400,
     errors.OperationKeyConflict: 400,

@@ -33,6 +33,7 @@ from limits import RateLimitItem
 
 from api.auth import LONGEST_KEY
 from api.client import Callers, Whitelist
+from api.ids import canonical
 from api.notation import items_of
 from handlers.accounts import ANONYMOUS_KEY, digest_of
 from handlers.errors import RedisUnavailable, TooManyRequests
@@ -51,7 +52,6 @@ matters most."""
 LONGEST_RETRY_SECONDS = 120
 _DIGEST_BYTES = 14
 _PARTITION_DIGITS = 4
-_LONGEST_PATH = 128
 _KEPT = 8192
 
 Items = tuple[RateLimitItem, ...]
@@ -65,9 +65,10 @@ class Rule:
     """`client`: of the client's address; `remote`: of the remote address; `key`: of the API key."""
     ordinary: Items
     wide: Items
-    """For whitelisted addresses and, where it is a key's budget, for the anonymous key."""
+    """For whitelisted addresses; of keys for the anonymous one, and for those that trusted users'
+    addresses send."""
     path: bool = True
-    """Counted for each method and path; else for the route as a whole."""
+    """Counted for each method, and each request in a path; else for the route as a whole."""
 
 
 Rules = Mapping[tuple[str, str], tuple[Rule, ...]]
@@ -119,6 +120,13 @@ DEFAULT = _same("remote", "90/minute", path=False)
 """For each route that has no rule."""
 
 
+def _place(template: str, params: Mapping[str, str]) -> str:
+    """What a call asks of a route, whichever way it is spelled: a path that differs in its slashes
+    or in the case of its id gains no new budget. All ids that can be nobody's are one."""
+    request_id = canonical(params.get("request_id", ""))
+    return template if request_id is None else f"{template} {request_id}"
+
+
 class _Window(NamedTuple):
     item: RateLimitItem
     digest: str  # its last four digits are its caller's: one caller's windows share a partition
@@ -151,7 +159,7 @@ class Limiter:
         self._windows_of = lru_cache(_KEPT)(self._name)
 
     async def process_resource(
-        self, req: falcon.asgi.Request, resp: falcon.asgi.Response, _resource: Any, _params: Any
+        self, req: falcon.asgi.Request, resp: falcon.asgi.Response, _resource: Any, params: Any
     ) -> None:
         """Count the call; raise TooManyRequests where a budget is spent."""
         template = req.uri_template or ""
@@ -162,7 +170,8 @@ class Limiter:
             return
         try:
             with Deadline(WAIT_SECONDS, parts=_WAIT_PARTS):
-                told = await self._count(await self._windows(req, template, rules))
+                place = _place(template, params)
+                told = await self._count(await self._windows(req, template, place, rules))
         except (TimeoutError, RedisUnavailable, Unavailable, ScriptFailed):
             return
         resp.set_header("x-ratelimit-limit", str(told.item.amount))
@@ -174,28 +183,26 @@ class Limiter:
             raise TooManyRequests(str(told.item))
 
     async def _windows(
-        self, req: falcon.asgi.Request, template: str, rules: tuple[Rule, ...]
+        self, req: falcon.asgi.Request, template: str, place: str, rules: tuple[Rule, ...]
     ) -> list[_Window]:
         windows: list[_Window] = []
         client = ""
-        wide = False
+        earned = False
         for rule in rules:
             if rule.whose == "remote":
                 owner, widened = self._callers.remote(req), False
             else:
                 if not client:
                     client = self._callers.caller(req).address
-                    wide = rule.wide != rule.ordinary and await self._whitelist.holds(client)
-                owner, widened = client, wide
+                    if rule.wide != rule.ordinary:
+                        earned = await self._whitelist.earned(client)
+                owner, widened = client, earned or self._whitelist.always(client)
             if rule.whose == "key":
                 owner = req.get_header("apikey") or ""
                 if not 0 < len(owner) <= LONGEST_KEY:
                     continue
-                widened = widened or owner == ANONYMOUS_KEY
+                widened = earned or owner == ANONYMOUS_KEY  # a service has many keys
             if rule.path:
-                # Ids are hexadecimal in either case: spelling one differently gains no new budget.
-                # What is longer than any of our paths is nobody's.
-                place = req.path.lower() if len(req.path) <= _LONGEST_PATH else template
                 windows += self._windows_of(rule, widened, owner, req.method, place)
             else:
                 windows += self._windows_of(rule, widened, owner, "*", template)

@@ -39,7 +39,7 @@ async def queued(
     account: Account,
     new: NewRequest,
     request_id: str,
-    kudos: float,
+    kudos: int,
 ) -> Queued:
     """The answer for a request that stands in the log: nothing turns it into an error any more.
 
@@ -51,10 +51,11 @@ async def queued(
     except (Unserved, database.DatabaseUnavailable, TimeoutError):
         nobody = False
     if not nobody:
-        return Queued(id=request_id, kudos=kudos)
+        return Queued(id=request_id, kudos=float(kudos))
     warning = Warning_(
         "NoAvailableWorker",
         "No online worker can serve this request right now. It waits for one, and expires in "
-        f"{request_ttl // 60} minutes. Asking for fewer tokens may help.",
+        f"{request_ttl // 60} minutes. Asking for fewer tokens, more models or fewer "
+        "features may help.",
     )
-    return Queued(id=request_id, kudos=kudos, message=warning.message, warnings=[warning])
+    return Queued(id=request_id, kudos=float(kudos), message=warning.message, warnings=[warning])

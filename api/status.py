@@ -18,6 +18,7 @@ from api.availability import Availability, Queue
 from api.clock import Clock
 from events import faults
 from events.base import Position
+from events.types import Adjustment
 from handlers.chat import estimate
 from handlers.errors import (
     DatabaseUnavailable,
@@ -38,6 +39,7 @@ CATCH_UP_SECONDS = 0.3
 """How long a read waits for the model before its first and before its last look: with a query that
 times out, the answer still comes within a second."""
 
+_adjustments = msgspec.json.Decoder(list[Adjustment])
 NO_CONTENT = "The replies cannot be read right now. Ask again in a moment."
 
 Replies = Mapping[str, bytes | None]
@@ -117,8 +119,8 @@ class ChatStatus(Status, frozen=True, kw_only=True):
     impossible_reason: ImpossibleReason | None
     """Why no worker may take it and nothing is in process, where that is the workers' declarations
     (spec, Impossible reason)."""
-    context_adjustments: Raw
-    """Entries of `handlers.chat.context.Adjustment`; null where nothing was changed."""
+    context_adjustments: list[Adjustment] | None
+    """In the order in which they were made; null where nothing was changed."""
     fault_reason: str | None
     """Of a faulted request: what its worker was told of the last refused reply, or why the worker
     gave up. Null where neither is known."""
@@ -359,7 +361,9 @@ def _chat(
         **_standing(row, outlook, message),
         generations=generations,
         impossible_reason=_impossible(outlook.gap),
-        context_adjustments=Raw(row.context_adjustments or b"null"),
+        context_adjustments=None
+        if row.context_adjustments is None
+        else _adjustments.decode(row.context_adjustments),
         fault_reason=_fault_reason(row, replies),
         fault_rc=row.fault_rc if row.faulted else None,
     )

@@ -106,10 +106,10 @@ class Pop:
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Check a worker in, and give it a job; with `Prefer: wait=N` wait for one."""
         async with self._bodies.read(req, POP_BODY_BYTES) as raw:
-            _read(raw)  # a body that is none is refused before its sender is asked for
+            pop = _read(raw)  # a body that is none is refused before its sender is asked for
         owner = await auth.worker_owner(req, self._accounts)
         await self._timeouts.check(self._callers.remote(req))
-        declared = _declared(raw, owner.username, self._rules)
+        declared = _declared(raw, pop, owner.username, self._rules)
         seconds = wait.preferred(req, self._wait_limit)
         if seconds:
             disconnect.watch(req.scope)
@@ -249,10 +249,10 @@ def _read(raw: bytes) -> declaration.Pop:
     return _read_small(raw) if len(raw) <= _SMALL_BYTES else declaration.read(raw)
 
 
-def _declared(raw: bytes, owner: str, rules: Rules) -> _Declared:
+def _declared(raw: bytes, pop: declaration.Pop, owner: str, rules: Rules) -> _Declared:
     if len(raw) <= _SMALL_BYTES:
         return _declared_small(raw, owner, rules)
-    return _declare(declaration.read(raw), owner, rules)
+    return _declare(pop, owner, rules)
 
 
 @functools.lru_cache(_KEPT)

@@ -83,13 +83,13 @@ class TextAsync:
         sized = await self._sized(asked)
         account = await self._gate.enter(req)
         request.check_proxy(asked)
-        request.check_image_count(asked)
+        request.check_image_count(asked, trusted=account.trusted)
         request.check_prompt(asked)
         request.check_workers(asked.workers, await self._existing(asked.workers))
         request.check_batching(asked, trusted=account.trusted)
         await self._gate.check(req, account, asked.params.n, asked.models)
         prompt = await self._moderation.prompt(asked.prompt, asked.models, flagged=account.flagged)
-        request.check_params(asked.params)
+        request.check_params(submission.sized_params(asked, sized))
         request.check_images(asked)
         kudos = self._estimate(asked, sized)
         if asked.dry_run:
@@ -134,7 +134,7 @@ class TextAsync:
 
 def _quoted(asked: TextRequest, sized: SizedPrompt, kudos: int) -> TextQuoted:
     return TextQuoted(
-        kudos=kudos,
+        kudos=float(kudos),
         resolved=TextResolved(
             prompt=asked.prompt,
             models=asked.models,

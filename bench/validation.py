@@ -53,7 +53,7 @@ def validate(raw: bytes, reference: Reference) -> object:
     """Everything between the bytes and the log that needs nobody else."""
     asked = request.read(raw)
     fitted = context.fit(asked, _BOUND)
-    request.check_sampling(asked)
+    request.check_params(asked, fitted.max_context_length)
     size = pricing.quoted_size(asked.models, reference)
     kudos = pricing.quote(fitted.max_length, fitted.max_context_length, size=size)
     return submission.new_request(asked, fitted, kudos=kudos, client_agent=b"bench:1:bench")

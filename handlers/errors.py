@@ -82,6 +82,10 @@ class TooManyExtraSourceImages(Refused):
     """The request has too many images."""
 
 
+class MoreThanMinExtraSourceImage(Refused):
+    """Only trusted users may send more than one extra source image."""
+
+
 class SourceImageSizeExceeded(Refused):
     """An image, or all of them together, is too large."""
 
@@ -237,7 +241,10 @@ class TooManyWorkersTrusted(Refused):
 
 
 class WorkerFlaggedMaintenance(Refused):
-    """Workers of this account get no jobs: the account was flagged. Ask a moderator."""
+    """The owner of this worker is flagged.
+
+    Its workers get no jobs; a moderator can tell why.
+    """
 
 
 class WorkerMaintenance(Refused):

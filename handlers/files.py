@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +18,10 @@ Value = TypeVar("Value")
 
 LOOK_SECONDS = 1.0
 """The file is looked at (one stat) no more often than this."""
+
+
+MOST_BYTES = 16 * 2**20
+"""Ten times what a long list of models takes."""
 
 
 class Unreadable(Exception):
@@ -77,10 +83,10 @@ class Watched(Generic[Value]):
 
     def _look(self) -> _Version | None:
         try:
-            stat = self._path.stat()
+            found = self._path.stat()
         except OSError:
             return None
-        return _Version(stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        return _Version(found.st_mtime_ns, found.st_size, found.st_ino)
 
     def _read_again(self) -> None:
         try:
@@ -94,8 +100,25 @@ class Watched(Generic[Value]):
 
     def _read(self) -> Value:
         try:
-            return self._parse(self._path.read_bytes())
+            return self._parse(_bytes(self._path))
         except OSError as error:
             raise Unreadable(f"{self._path}: {error.strerror or error}") from None
+        except RecursionError:
+            raise Unreadable(f"{self._path}: nests too deep") from None
         except Unreadable as error:
             raise Unreadable(f"{self._path}: {error}") from None
+
+
+def _bytes(path: Path) -> bytes:
+    """All of a file. What never ends, or waits for somebody to write, is none: raise Unreadable."""
+    with open(path, "rb", opener=_without_waiting) as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise Unreadable("is not a regular file")
+        raw = opened.read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        raise Unreadable(f"is larger than {MOST_BYTES} bytes")
+    return raw
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)

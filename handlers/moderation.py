@@ -19,6 +19,7 @@ import msgspec
 import regex
 import structlog
 
+from handlers.chat import request
 from handlers.chat.body import Message, TextPart
 from handlers.errors import CorruptPrompt
 from handlers.files import Unreadable, Watched
@@ -34,7 +35,10 @@ that a request may have take half of it."""
 MAX_GROWTH = 1_048_576
 """Characters that filters may add to one request: replacements may be longer than what they
 replace, and a chain of them multiplies."""
-_THREADS = 2
+QUICK_SECONDS = 0.05
+"""What nearly every request needs less than. Who needs more goes on in a line of its own, so that
+those who send what takes long wait for each other only."""
+_QUICK_THREADS = 2
 
 SLOW = "This prompt cannot be moderated in time. Send less text, or split it into more messages."
 GROWN = "This prompt grows too long in moderation. Send less text."
@@ -100,10 +104,18 @@ def applies(models: Iterable[str], reference: Reference, *, flagged: bool) -> bo
 def rewrite(texts: Sequence[str], filters: Filters, *, seconds: float = SECONDS) -> list[str]:
     """Each text with every filter applied, in the order of the file.
 
-    Raise CorruptPrompt past `seconds`, or where the texts grow by more than MAX_GROWTH in all.
+    Raise OutOfTime past `seconds`; CorruptPrompt where the texts grow by more than MAX_GROWTH.
     """
     allowance = _Allowance(time.monotonic() + seconds, MAX_GROWTH)
     return [allowance.rewrite(text, filters) for text in texts]
+
+
+class OutOfTime(Exception):
+    """The filters would take longer than they may."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.filter = index
 
 
 class _TooLong(Exception):
@@ -118,13 +130,12 @@ class _Allowance:
         self._room = room
 
     def rewrite(self, text: str, filters: Filters) -> str:
-        """One text with every filter applied; raise CorruptPrompt for what costs too much."""
+        """One text with every filter applied; raise OutOfTime, CorruptPrompt."""
         for index, rule in enumerate(filters):
             try:
                 text = self._apply(rule, text)
             except TimeoutError:
-                logger.warning("filter_too_slow", filter=index)
-                raise CorruptPrompt(SLOW) from None
+                raise OutOfTime(index) from None
             except _TooLong:
                 logger.warning("filter_grows_too_much", filter=index)
                 raise CorruptPrompt(GROWN) from None
@@ -145,31 +156,25 @@ class _Allowance:
         return rewritten
 
 
-def rewrite_messages(messages: list[Message], filters: Filters) -> list[Message]:
+def rewrite_messages(
+    messages: list[Message], filters: Filters, seconds: float = SECONDS
+) -> list[Message]:
     """The conversation with every text rewritten: of all roles, strings and text parts.
 
     A text of which nothing is left is an empty string. What is JSON stays as it is: calls, their
-    arguments, definitions, formats. The same list where no text changed. Raise CorruptPrompt.
+    arguments, definitions, formats. The same list where no text changed. Raise OutOfTime,
+    CorruptPrompt.
     """
-    texts = [text for message in messages for text in _texts(message)]
-    rewritten = rewrite(texts, filters)
+    texts = list(request.texts(messages))
+    rewritten = rewrite(texts, filters, seconds=seconds)
     if rewritten == texts:
         return messages
     rest = iter(rewritten)
     return [_with_texts(message, rest) for message in messages]
 
 
-def _texts(message: Message) -> Iterator[str]:
-    if isinstance(message.content, str):
-        yield message.content
-    else:
-        for part in message.content or ():
-            if isinstance(part, TextPart):
-                yield part.text
-
-
 def _with_texts(message: Message, texts: Iterator[str]) -> Message:
-    """The message with its texts replaced by the next ones, one for each that `_texts` gave."""
+    """The message with its texts replaced by the next ones, in the order of `request.texts`."""
     content = message.content
     if content is None:
         return message
@@ -179,9 +184,10 @@ def _with_texts(message: Message, texts: Iterator[str]) -> Message:
     return msgspec.structs.replace(message, content=parts)
 
 
-def rewrite_prompt(prompt: str, filters: Filters) -> str:
-    """A text request's prompt, rewritten. Raise CorruptPrompt, also where nothing is left of it."""
-    (rewritten,) = rewrite([prompt], filters)
+def rewrite_prompt(prompt: str, filters: Filters, seconds: float = SECONDS) -> str:
+    """A text request's prompt, rewritten. Raise OutOfTime; CorruptPrompt, also where nothing is
+    left of it."""
+    (rewritten,) = rewrite([prompt], filters, seconds=seconds)
     if rewritten != prompt and not rewritten.strip():
         raise CorruptPrompt
     return rewritten
@@ -190,14 +196,16 @@ def rewrite_prompt(prompt: str, filters: Filters) -> str:
 class Moderation:
     """What users send, rewritten where it has to be; in threads, off the event loop.
 
-    Matching text releases the interpreter, so a slow filter delays nobody but its own request.
+    Matching text releases the interpreter, so a slow filter delays the loop by nothing, and of
+    other requests only those that are slow, too.
     """
 
     def __init__(self, reference: Reference, filters: Callable[[], Filters]) -> None:
         """`filters` gives those in force now; asked on each call."""
         self._reference = reference
         self._filters = filters
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="moderation")
+        self._quick = ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="moderation")
+        self._patient = ThreadPoolExecutor(1, thread_name_prefix="slow-moderation")
 
     async def messages(
         self, messages: list[Message], models: Iterable[str], *, flagged: bool
@@ -211,7 +219,7 @@ class Moderation:
 
     async def _run(
         self,
-        work: Callable[[Sent, Filters], Sent],
+        work: Callable[[Sent, Filters, float], Sent],
         sent: Sent,
         models: Iterable[str],
         flagged: bool,
@@ -219,8 +227,16 @@ class Moderation:
         filters = self._filters()
         if not filters or not applies(models, self._reference, flagged=flagged):
             return sent
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, work, sent, filters)
+        run = asyncio.get_running_loop().run_in_executor
+        try:
+            return await run(self._quick, work, sent, filters, QUICK_SECONDS)
+        except OutOfTime:
+            pass
+        try:
+            return await run(self._patient, work, sent, filters, SECONDS)
+        except OutOfTime as slow:
+            logger.warning("filter_too_slow", filter=slow.filter)
+            raise CorruptPrompt(SLOW) from None
 
 
 def opened(path: str) -> Callable[[], Filters]:

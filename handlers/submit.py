@@ -22,7 +22,6 @@ from handlers.admission import (
     Operation,
     Settled,
     admit,
-    check_concurrency,
     find_claim,
     never_settled,
 )
@@ -30,18 +29,6 @@ from handlers.cancel import cancel
 from handlers.errors import AdmissionLost, OperationKeyConflict, RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log, Refusal, persist
-
-__all__ = [
-    "Claim",
-    "NewRequest",
-    "Operation",
-    "Receipt",
-    "abandon",
-    "check_concurrency",
-    "find_claim",
-    "repeated",
-    "submit",
-]
 
 logger = structlog.get_logger()
 

@@ -142,7 +142,12 @@ def up(context: Context, procfile: Path | None, **flags: object) -> None:
     from hordechat import supervisor
 
     environ = dict(os.environ)
-    raise SystemExit(supervisor.up(_load(environ, flags), context.data, environ, procfile))
+    given = _load(environ, flags)
+    if given.text_model_reference or given.replacement_filters:
+        from hordechat import commands
+
+        commands.check_files(given)
+    raise SystemExit(supervisor.up(given, context.data, environ, procfile))
 
 
 @main.command()
@@ -297,7 +302,7 @@ def user() -> None:
 @click.option("--kudos", type=click.FloatRange(min=0), default=0, help="Opening balance.")
 @click.option("--trusted", is_flag=True, help="Workers of this account are trusted.")
 @click.option("--moderator", is_flag=True, help="May moderate.")
-@click.option("--flagged", is_flag=True, help="Filters apply to all that this account submits.")
+@click.option("--flagged", is_flag=True, help="Filters apply to what it submits; no jobs for it.")
 def create(
     context: Context, name: str, kudos: float, trusted: bool, moderator: bool, flagged: bool
 ) -> None:

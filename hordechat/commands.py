@@ -16,7 +16,7 @@ from api.health import MayEvict, redis_check
 from events.base import Position
 from handlers.accounts import open_account, open_anonymous
 from handlers.addresses import spelled
-from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
+from handlers.errors import CorruptPrompt, OutOfMemory, Rebuilding, RedisUnavailable
 from handlers.janitor import Janitor
 from handlers.log import Log
 from handlers.modes import read_modes, set_modes
@@ -333,6 +333,15 @@ def _told_by_name() -> Iterator[None]:
         raise CannotOpen(str(error)) from error
 
 
+def check_files(settings: Settings) -> None:
+    """Raise CannotOpen for a file of the operator's that the web process could not start with."""
+    from handlers import moderation, reference
+
+    with _told_by_name():
+        reference.opened(settings.text_model_reference)
+        moderation.opened(settings.replacement_filters)
+
+
 def check_filters(path: str, *, text: str | None) -> None:
     """Print the replacement filters in a file, one line each, and what they make of `text`."""
     from handlers import moderation
@@ -343,7 +352,10 @@ def check_filters(path: str, *, text: str | None) -> None:
         described = " ".join(["", *rule.description.split()])  # on the same line, whatever it is
         print(f"{index}: {rule.pattern.pattern!r} -> {rule.replacement!r}{described}")
     if text is not None:
-        (rewritten,) = moderation.rewrite([text], filters)
+        try:
+            (rewritten,) = moderation.rewrite([text], filters)
+        except moderation.OutOfTime:
+            raise CorruptPrompt(moderation.SLOW) from None
         print(f"{text!r} becomes {rewritten!r}" if rewritten != text else f"{text!r} is unchanged")
 
 

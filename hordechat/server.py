@@ -14,14 +14,14 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import gunicorn.app.base
 import gunicorn.glogging
 import structlog
 import uvicorn
 from gunicorn.arbiter import Arbiter
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn_worker import UvicornWorker
 
 from hordechat.asgi import Service
@@ -47,12 +47,16 @@ class Protocol(HttpToolsProtocol):
       body: trailers, chunk extensions.
     * On the time until the first byte of an announced body: Falcon waits for that before it routes.
     * On the time that a client may leave an answer unread.
+
+    Trailers are dropped: what a proxy says of a call, or strips off it, are headers. Nonsense is
+    told only where nobody would take that for the answer to an earlier request.
     """
 
     _head_bytes: int | None = 0  # None: the head is complete
     _head_timer: asyncio.TimerHandle | None = None
     _barren_bytes = 0  # received since the last piece of a body, or the end of a message
     _body_due = False  # an announced body has not begun
+    _ended = False  # a message did, in the data at hand
     _unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -70,9 +74,12 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Count what belongs to a head that does not end, or to nothing."""
         self._barren_bytes += len(data)
+        self._ended = False
         super().data_received(data)
         if self._head_bytes is not None:
-            self._head_bytes += len(data)
+            # Where it began in the middle of the data nobody knows; there is more of it in the
+            # next ones, or it is short.
+            self._head_bytes += 0 if self._ended else len(data)
             if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
                 self.send_400_response("The request's head is too large.")
         elif self._barren_bytes > HEAD_BYTES and not self.transport.is_closing():
@@ -85,6 +92,11 @@ class Protocol(HttpToolsProtocol):
         """Expect the rest of the head."""
         super().on_message_begin()
         self._head_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer."""
+        if self._head_bytes is not None:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
@@ -104,8 +116,18 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The whole request is there."""
+        self._ended = True
         self._come()
         super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, and end the connection."""
+        latest = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        waits = latest is not None and not latest.more_body and not latest.response_complete
+        if self.pipeline or waits:
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
 
     def pause_writing(self) -> None:
         """The client reads slower than we write."""

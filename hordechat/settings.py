@@ -23,6 +23,7 @@ _NOTATIONS = tuple(
     for family in ("text", "chat")
     for window in ("2sec", "90min")
 )
+_USERNAME = re.compile(r".+#[0-9]+")
 _MASK = "***"
 
 
@@ -330,6 +331,9 @@ def load(environ: Mapping[str, str]) -> Settings:
             networks_of(getattr(found, field))
         except ValueError as error:
             raise SettingsError(f"{env_name(field)}: {error}") from None
+    for entry in filter(None, map(str.strip, found.admins.split(","))):
+        if not _USERNAME.fullmatch(entry):
+            raise SettingsError(f"{env_name('admins')}: {entry!r} is no username like `alice#1`")
     for field in _NOTATIONS:
         text = getattr(found, field)
         if text == getattr(Settings(), field):

@@ -8,6 +8,7 @@ knows what the processes do.
 
 import contextlib
 import http.client
+import logging
 import os
 import queue
 import selectors
@@ -336,7 +337,7 @@ class Supervisor:
 
     def _emit(self, name: str, lines: list[bytes]) -> None:
         """Write a child's lines: JSON objects as they are, plain text as the event of a line of
-        ours.
+        ours, at level error for the sentence that a command of ours fails with.
         """
         objects: list[str] = []
         for line in lines:
@@ -344,7 +345,8 @@ class Supervisor:
             if text.startswith("{") and text.endswith("}"):
                 objects.append(text + "\n")
             elif text:
-                self._logger.info(text, process=name)
+                failed = text.startswith("Error: ")  # how our own commands end
+                self._logger.log(logging.ERROR if failed else logging.INFO, text, process=name)
         if objects:
             self._log.write("".join(objects))
 

@@ -6,6 +6,7 @@ sentences are docstrings. What is written here is only what none of these can sa
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
@@ -94,6 +95,8 @@ BESIDE: Mapping[type[Refused], Json] = {
 """What a refusal has beside its message and code."""
 
 _REF = "#/components/{kind}/{name}"
+_SOURCE = re.compile(r" \((?:spec\b[^()]*|(?:text_path_reference\.md )?\d+(?:\.\d+)+)\)")
+"""Where a docstring says which part of the specification it follows: of no use to who calls."""
 
 
 def document(operations: Sequence[Operation], held: Held) -> Json:
@@ -137,7 +140,7 @@ def _operation(each: Operation, schemas: _Schemas, shared: Json) -> Json:
     told: Json = {
         "operationId": each.name,
         "tags": [each.tag],
-        "summary": summary,
+        "summary": summary.replace("`", ""),  # which is plain text, unlike a description
     }
     if description:
         told["description"] = description
@@ -232,8 +235,9 @@ def _refusal(status: int, kinds: Sequence[type[Refused]]) -> Json:
 
 
 def _paragraphs(doc: str | None) -> str:
-    """A docstring, each of its paragraphs on one line."""
-    return "\n\n".join(" ".join(each.split()) for each in (doc or "").split("\n\n")).strip()
+    """A docstring, each of its paragraphs on one line, without its sources."""
+    doc = _SOURCE.sub("", doc or "")
+    return "\n\n".join(" ".join(each.split()) for each in doc.split("\n\n")).strip()
 
 
 def _content(schema: Json, *content_types: str) -> Json:

@@ -35,7 +35,6 @@ from api.description.operation import (
     NotFound,
     Operation,
 )
-from events.types import Adjustment
 from handlers.chat import body, declaration, payload, reply
 from handlers.errors import (
     AbortedGen,
@@ -67,6 +66,7 @@ from handlers.errors import (
     MaintenanceMode,
     MissingFullSamplerOrder,
     MissingPrompt,
+    MoreThanMinExtraSourceImage,
     NoEligibleWorker,
     NoHordeModSelected,
     NotAdmin,
@@ -119,7 +119,6 @@ class ChatJob(payload.ChatPayload, frozen=True, kw_only=True):
 
 HELD: Held = {
     (status.ChatGeneration, "message"): (reply.StoredMessage, None),
-    (status.ChatStatus, "context_adjustments"): (list[Adjustment], None),
     (chat.Resolved, "params"): (payload.ChatPayload,),
     (text.Popped, "payload"): (ChatJob, text_payload.Payload, payload.NoJob),
     (reply.Submit, "generation"): (str,),
@@ -235,6 +234,7 @@ OPERATIONS = (
             MaintenanceMode,
             OnlyServiceAccountProxy,
             TooManyExtraSourceImages,
+            MoreThanMinExtraSourceImage,
             MissingPrompt,
             WorkerNotFound,
             RequiresTrust,

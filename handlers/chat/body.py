@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from handlers.text.payload import MOST_CONTEXT, MaxLength, Temperature, TopP
+
 MAX_MODEL_COUNT = 5
 MAX_MODEL_CHARACTERS = 255
 MAX_NAME_CHARACTERS = 256
@@ -20,7 +22,6 @@ MAX_TOOL_CALL_ID_CHARACTERS = 256
 MAX_TOOL_CALL_COUNT = 128
 MAX_WORKERS = 100
 """In `only` and in `ignore`: each goes into the log and into the queue's row."""
-MOST_CONTEXT = 1_048_576
 DEFAULT_MAX_LENGTH = 512
 """OpenAI clients usually send no limit, and the text default of 80 is too short for a reply."""
 DEFAULT_MAX_CONTEXT_LENGTH = 2048
@@ -190,26 +191,57 @@ class HordeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     The front reads the same struct, so both accept the same keys and values.
     """
 
-    only: _Workers | None = None
-    ignore: _Workers | None = None
-    trusted_workers: bool = False
-    validated_backends: bool = False
-    slow_workers: bool = True
-    max_context_length: Annotated[int, Meta(ge=1, le=MOST_CONTEXT)] | None = None
-    context_fit: Literal["grow", "reject", "truncate_oldest"] = "truncate_oldest"
-    conformance: Literal["strict", "best_effort"] = "strict"
-    openai_guards: bool = False
-    include_reasoning: bool = True
-    availability_mode: Literal["wait", "fail_fast"] = "wait"
-    max_kudos: Annotated[int, Meta(ge=1)] | None = None
-    dry_run: bool = False
-    operation_key: str | None = None
+    only: Annotated[
+        _Workers | None, Meta(description="Ids of the workers that may serve it, and no others.")
+    ] = None
+    ignore: Annotated[
+        _Workers | None, Meta(description="Ids of workers that may not. Not beside `only`.")
+    ] = None
+    trusted_workers: Annotated[
+        bool, Meta(description="Only workers of trusted accounts may serve it.")
+    ] = False
+    validated_backends: Annotated[
+        bool, Meta(description="Only workers whose bridge is a known one may serve it.")
+    ] = False
+    slow_workers: Annotated[
+        bool, Meta(description="Taken and stored; no speeds are measured yet.")
+    ] = True
+    max_context_length: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_CONTEXT)] | None,
+        Meta(description="Tokens of prompt and reply to start from; 2048 where it is left out."),
+    ] = None
+    context_fit: Annotated[
+        Literal["grow", "reject", "truncate_oldest"],
+        Meta(description="What becomes of a conversation that does not fit the context."),
+    ] = "truncate_oldest"
+    conformance: Annotated[
+        Literal["strict", "best_effort"],
+        Meta(description="Whether the worker has to declare the guarantees too."),
+    ] = "strict"
+    openai_guards: Annotated[
+        bool, Meta(description="Refuse what OpenAI does: `json_object` without the word 'json'.")
+    ] = False
+    include_reasoning: Annotated[bool, Meta(description="For a front; nothing here reads it.")] = (
+        True
+    )
+    availability_mode: Annotated[
+        Literal["wait", "fail_fast"], Meta(description="For a front; nothing here reads it.")
+    ] = "wait"
+    max_kudos: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Refuse the request if it is estimated to cost more."),
+    ] = None
+    dry_run: Annotated[bool, Meta(description="Tell the estimate, and queue nothing.")] = False
+    operation_key: Annotated[
+        str | None,
+        Meta(description="A UUID. A repeat of the same request under it gets the first one's id."),
+    ] = None
 
 
 # the body
 
 _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_MaxTokens = Annotated[int, Meta(ge=16, le=16384)] | UnsetType | None
+_MaxTokens = MaxLength | UnsetType | None
 _Model = Annotated[str, Meta(min_length=1, max_length=MAX_MODEL_CHARACTERS)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)] | UnsetType | None
 
@@ -224,8 +256,8 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ) = UNSET
     max_tokens: _MaxTokens = UNSET
     max_completion_tokens: _MaxTokens = UNSET
-    temperature: Annotated[float, Meta(ge=0, le=5)] | UnsetType | None = UNSET
-    top_p: Annotated[float, Meta(ge=0.001, le=1)] | UnsetType | None = UNSET
+    temperature: Temperature | UnsetType | None = UNSET
+    top_p: TopP | UnsetType | None = UNSET
     frequency_penalty: _Penalty = UNSET
     presence_penalty: _Penalty = UNSET
     seed: _Int64 | UnsetType | None = UNSET

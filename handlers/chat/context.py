@@ -15,7 +15,6 @@ from events.types import Adjustment
 from handlers import metrics
 from handlers.chat.body import (
     DEFAULT_MAX_CONTEXT_LENGTH,
-    MOST_CONTEXT,
     AssistantMessage,
     ChatRequest,
     DeveloperMessage,
@@ -33,11 +32,10 @@ from handlers.chat.flatten import (
     tokens_of,
 )
 from handlers.errors import PromptExceedsContext
+from handlers.text.payload import LEAST_LENGTH, MOST_CONTEXT
 
 STEP = 1024
 """A context grows to a multiple of this, or to the bound."""
-LEAST_MAX_LENGTH = 16
-"""The least that a request may ask for, so the least that one is lowered to."""
 
 TextMode = Literal["ignore", "reject", "grow"]
 
@@ -144,10 +142,10 @@ def fit_prompt(
 def lower_max_length(asked: int, declared: int) -> Adjustment | None:
     """The change that makes `asked` what online workers serve, if it has to be one.
 
-    A declaration below what a request may ask for serves nobody and lowers nothing: the request
-    waits for another worker.
+    A declaration below the least that a request may ask for serves nobody and lowers nothing: the
+    request waits for another worker.
     """
-    if asked <= declared or declared < LEAST_MAX_LENGTH:
+    if asked <= declared or declared < LEAST_LENGTH:
         return None
     return Adjustment(before=asked, after=declared, reason="worker_max_length")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Annotated, NamedTuple
 
@@ -51,7 +52,14 @@ class Pop(msgspec.Struct, frozen=True, kw_only=True):
     max_context_length: int | None = None
     chat_jobs: bool | None = None
     prompt_jobs: bool | None = None
-    chat_features: list[str] | None = None
+    chat_features: Annotated[
+        list[str] | None,
+        Meta(
+            description="What the backend can do and guarantees: of "
+            + ", ".join(f"`{word}`" for word in sorted(_KNOWN))
+            + ". Other words are ignored."
+        ),
+    ] = None
     chat_limits: ChatLimits | None = None
     model_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
     image_transports: list[str] | None = None
@@ -81,11 +89,14 @@ def read(raw: bytes) -> Pop:
     except documents.Misfit as misfit:
         fault = misfit.fault
         if fault.path.startswith(_CHAT_KEYS):
-            raise ChatDeclarationInvalid(
-                f"{fault.path}: {fault.reason}", errors={fault.path: fault.reason}
-            ) from None
-        raise documents.invalid(fault) from None
-    documents.refuse_nul(raw, pop)
+            raise _invalid(fault.path, fault.reason) from None
+        raise documents.invalid(fault.dotted()) from None
+    except BadRequest:
+        limit = _no_number(raw)
+        if limit is not None:
+            raise _invalid(f"chat_limits.{limit}", "Expected a number") from None
+        raise
+    documents.refuse_nul(raw, pop, spelled=documents.dotted)
     for username in pop.priority_usernames or ():
         number = username.rpartition("#")[2]  # the whole name where it has no #
         if number == username or not (number.isascii() and number.isdigit()):
@@ -101,6 +112,27 @@ def preferred(pop: Pop) -> frozenset[int]:
     names = pop.priority_usernames or ()
     numbers = (int(name.rpartition("#")[2][:20]) for name in names)
     return frozenset(number for number in numbers if number <= _MOST_ACCOUNT)
+
+
+def _invalid(path: str, reason: str) -> ChatDeclarationInvalid:
+    return ChatDeclarationInvalid(f"{path}: {reason}", errors={path: reason})
+
+
+def _no_number(raw: bytes) -> str | None:
+    """The limit that is NaN or Infinity, which some write though JSON has no word for them."""
+    if b"NaN" not in raw and b"Infinity" not in raw:
+        return None
+    no_number = object()
+    try:
+        body = json.loads(raw, parse_constant=lambda _: no_number)
+    except (ValueError, RecursionError):
+        return None
+    limits = body.get("chat_limits") if isinstance(body, dict) else None
+    if not isinstance(limits, dict):
+        return None
+    return next(
+        (each for each in ChatLimits.__struct_fields__ if limits.get(each) is no_number), None
+    )
 
 
 def declared(pop: Pop, owner: str) -> Declared:

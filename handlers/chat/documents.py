@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -48,6 +48,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _SPELLED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 _AT = " - at `$"
 _PATH = re.compile(r"(?:\.[A-Za-z0-9_]+|\[(?:\d+|\.\.\.)\])+")
+_INDEX = re.compile(r"\[(\d+|\.\.\.)\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 
@@ -60,6 +61,15 @@ class Fault(NamedTuple):
     reason: str
     unknown: bool
     """The path names a key that does not belong there."""
+
+    def dotted(self) -> Fault:
+        """As text routes tell it."""
+        return self._replace(path=dotted(self.path))
+
+
+def dotted(path: str) -> str:
+    """A path as text routes write it: `models.0` for `models[0]` (text_path_reference.md 1.1)."""
+    return _INDEX.sub(r".\1", path)
 
 
 class Misfit(Exception):
@@ -75,7 +85,9 @@ def malformed(reason: str) -> BadRequest:
     return BadRequest(f"The body is not valid JSON: {reason}", errors={"": reason})
 
 
-def _not_json(raw: bytes, error: msgspec.DecodeError) -> BadRequest:
+def _not_json(
+    raw: bytes, error: msgspec.DecodeError, spelled: Callable[[str], str] = str
+) -> BadRequest:
     """The refusal of what msgspec cannot decode. Half a surrogate pair, which clients that cut text
     leave behind, is told by its place; msgspec says of some that the input was truncated."""
     if len(raw) <= MAX_EXPLAINED and _SPELLED_SURROGATE.search(raw):
@@ -83,7 +95,7 @@ def _not_json(raw: bytes, error: msgspec.DecodeError) -> BadRequest:
             document = json.loads(raw)
         except ValueError:
             return malformed(str(error)[:_SHOWN])
-        for path in _paths(document, "", _SURROGATE):
+        for path in map(spelled, _paths(document, _SURROGATE)):
             return invalid(Fault(path, "Holds half of a surrogate pair", unknown=False))
     return malformed(str(error)[:_SHOWN])
 
@@ -151,14 +163,15 @@ def read(kind: type[Kind], raw: bytes) -> Kind:
 
 
 def decode(decoder: msgspec.json.Decoder[Kind], raw: bytes) -> Kind:
-    """Decode a body. Raise BadRequest where it is not JSON or too deep, Misfit for its shape."""
+    """Decode a body of a route that is not chat's. Raise BadRequest where it is not JSON or too
+    deep, Misfit for its shape."""
     check_bounds(raw)
     try:
         return decoder.decode(raw)
     except msgspec.ValidationError as error:
         raise Misfit(fault_of(str(error))) from None
     except msgspec.DecodeError as error:
-        raise _not_json(raw, error) from None
+        raise _not_json(raw, error, dotted) from None
 
 
 def fault_of(text: str) -> Fault:
@@ -236,31 +249,51 @@ def _outside_strings(raw: bytes) -> bytes:
     return b"".join(raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
 
 
-def refuse_nul(raw: bytes, document: object) -> None:
-    """Raise NulByteInPayload, by path, where a string or a key of `document` holds U+0000."""
+def refuse_nul(raw: bytes, document: object, *, spelled: Callable[[str], str] = str) -> None:
+    """Raise NulByteInPayload, by path, where a string or a key of `document` holds U+0000.
+
+    `spelled`: how the route writes paths, if not as `messages[0].role`.
+    """
     if b"\\u0000" not in raw:  # valid JSON cannot spell it another way
         return
-    for path in _paths(msgspec.to_builtins(document), "", _NUL):
+    for path in map(spelled, _paths(msgspec.to_builtins(document), _NUL)):
         raise NulByteInPayload(
             f"A NUL character (U+0000) is not allowed: {path}", errors={path: "Holds U+0000"}
         )
 
 
-def _paths(value: Any, path: str, wanted: re.Pattern[str]) -> Iterator[str]:
-    """Where a string or a key of a document holds what is wanted, in its order."""
-    if isinstance(value, str):
-        if wanted.search(value):
-            yield path
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            named = wanted.sub(_escaped, key)
-            below = f"{path}.{shown(named)}" if path else shown(named)
-            if named != key:
-                yield below
-            yield from _paths(item, below, wanted)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _paths(item, f"{path}[{index}]", wanted)
+def _paths(document: Any, wanted: re.Pattern[str]) -> Iterator[str]:
+    """Where a string or a key of a document holds what is wanted, in its order.
+
+    A place is spelled out only once it is known to be one: there may be half a million.
+    """
+    keys: list[str | int] = []
+    members: list[Iterator[tuple[str | int, Any]]] = [iter([("", document)])]
+    while members:
+        for key, value in members[-1]:
+            if type(key) is str and wanted.search(key):
+                yield _spelled([*keys, key], wanted)
+            if type(value) is str:
+                if wanted.search(value):
+                    yield _spelled([*keys, key], wanted)
+            elif type(value) is dict or type(value) is list:
+                keys.append(key)
+                members.append(iter(value.items()) if type(value) is dict else enumerate(value))
+                break
+        else:
+            members.pop()
+            if keys:
+                keys.pop()
+
+
+def _spelled(keys: list[str | int], wanted: re.Pattern[str]) -> str:
+    path = ""
+    for key in keys[1:]:  # the first one is the document's own
+        if isinstance(key, int):
+            path += f"[{key}]"
+        else:
+            path += f".{shown(wanted.sub(_escaped, key))}"
+    return path.removeprefix(".")
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -30,16 +30,16 @@ from handlers.chat.body import (
     TextPart,
     ToolMessage,
 )
-from handlers.errors import BadRequest, ExcessiveStopSequence, TooManyStopSequences
+from handlers.errors import BadRequest
+from handlers.text.payload import LEAST_CONTEXT, check_stops
 
-MAX_STOPS = 128
-MAX_STOP_CHARACTERS = 2000
 MAX_MESSAGES = 1024
 MAX_TEXT_BYTES = 1_048_576
 
 # A role or a part's type names something that chat requests do not have: not a value gone wrong.
 _NAMING = re.compile(r"messages\[\d+\]\.(?:role|content\[\d+\]\.type)")
-_NAMED = re.compile(r"Invalid value '(.*)'", re.DOTALL)
+# Quoted as Python would; a long one is cut, and its last quote with it.
+_NAMED = re.compile(r"""Invalid value (["'])(.*?)\1?""", re.DOTALL)
 
 NO_JSON = (
     "'messages' must contain the word 'json' in some form, to use 'response_format' of type "
@@ -55,7 +55,7 @@ def read(
     Raise UnsupportedChatParameter for a key or a named value that is not supported, by its path,
     and past a limit on messages, text and tools; ChatRequestConflict for values that contradict
     each other; BadRequest for malformed JSON, repeated keys, wrong types, forms and ranges;
-    NulByteInPayload; and what images.check raises. Limits on stops are check_sampling's.
+    NulByteInPayload; and what images.check raises.
     """
     try:
         body = documents.read(ChatBody, raw)
@@ -96,14 +96,14 @@ def read(
     )
 
 
-def check_sampling(request: ChatRequest) -> None:
-    """Check what the text params model bounds across values, which is told last (spec, Routes,
-    step 8): raise TooManyStopSequences, ExcessiveStopSequence."""
-    stops = request.sampling.stop_sequence or []
-    if len(stops) > MAX_STOPS:
-        raise TooManyStopSequences
-    if sum(map(len, stops)) > MAX_STOP_CHARACTERS:
-        raise ExcessiveStopSequence
+def check_params(request: ChatRequest, max_context_length: int) -> None:
+    """Check what else the text params bound, once the context is sized (spec, Routes, step 8).
+
+    Raise BadRequest for a context below theirs, TooManyStopSequences, ExcessiveStopSequence.
+    """
+    if max_context_length < LEAST_CONTEXT:
+        raise _invalid("horde.max_context_length", f"Expected `int` >= {LEAST_CONTEXT}")
+    check_stops(request.sampling.stop_sequence or ())
 
 
 def _refuse(fault: documents.Fault) -> NoReturn:
@@ -111,7 +111,7 @@ def _refuse(fault: documents.Fault) -> NoReturn:
         raise documents.unsupported_key(fault.path)
     named = _NAMED.fullmatch(fault.reason)
     if named is not None and _NAMING.fullmatch(fault.path):
-        raise documents.unsupported_value(fault.path, named[1])
+        raise documents.unsupported_value(fault.path, named[2])
     raise documents.invalid(fault)
 
 

@@ -6,11 +6,12 @@ import msgspec
 
 from events.base import KUDOS
 from events.types import Demand
+from handlers.admission import Operation
 from handlers.chat import payload, requirements
 from handlers.chat.body import ChatRequest
 from handlers.chat.context import Fitted
 from handlers.chat.flatten import flatten
-from handlers.submit import NewRequest, Operation
+from handlers.submit import NewRequest
 
 
 def new_request(

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from handlers.errors import ExcessiveStopSequence, TooManyStopSequences
+
+LEAST_LENGTH = 16
+LEAST_CONTEXT = 80
+MOST_CONTEXT = 1_048_576
+MAX_STOPS = 128
+MAX_STOP_CHARACTERS = 2000
 MAX_JOBS = 20
 MAX_SAMPLERS = 64
 """Entries of `sampler_order`. There are about ten samplers; the page names no bound."""
+
+# What chat requests have too.
+MaxLength = Annotated[int, Meta(ge=LEAST_LENGTH, le=16_384)]
+Temperature = Annotated[float, Meta(ge=0, le=5)]
+TopP = Annotated[float, Meta(ge=0.001, le=1)]
 
 _Unit = Annotated[float, Meta(ge=0, le=1)]
 
@@ -17,15 +30,15 @@ _Unit = Annotated[float, Meta(ge=0, le=1)]
 class Params(msgspec.Struct, frozen=True, kw_only=True):
     """`params` as sent, with the defaults that a worker is told where the client said nothing.
 
-    Lengths are tokens. Keys that are UNSET are absent from the payload: the worker's own defaults
-    apply. Unknown keys are ignored.
+    Lengths are tokens. What has no default here and was not sent is absent from the payload: the
+    worker's own default applies. Unknown keys are ignored.
     """
 
     n: Annotated[int, Meta(ge=1, le=MAX_JOBS)] = 1
-    max_length: Annotated[int, Meta(ge=16, le=16_384)] = 80
-    max_context_length: Annotated[int, Meta(ge=80, le=1_048_576)] = 2048
-    temperature: Annotated[float, Meta(ge=0, le=5)] | UnsetType = UNSET
-    top_p: Annotated[float, Meta(ge=0.001, le=1)] | UnsetType = UNSET
+    max_length: MaxLength = 80
+    max_context_length: Annotated[int, Meta(ge=LEAST_CONTEXT, le=MOST_CONTEXT)] = 2048
+    temperature: Temperature | UnsetType = UNSET
+    top_p: TopP | UnsetType = UNSET
     top_k: Annotated[int, Meta(ge=0, le=200)] | UnsetType = UNSET
     top_a: _Unit | UnsetType = UNSET
     tfs: _Unit | UnsetType = UNSET
@@ -51,6 +64,15 @@ class Params(msgspec.Struct, frozen=True, kw_only=True):
     frmttriminc: bool | UnsetType = UNSET
     singleline: bool | UnsetType = UNSET
     use_default_badwordsids: bool | UnsetType = UNSET
+
+
+def check_stops(stops: Sequence[str]) -> None:
+    """Check stop sequences that differ from each other: raise TooManyStopSequences,
+    ExcessiveStopSequence."""
+    if len(stops) > MAX_STOPS:
+        raise TooManyStopSequences
+    if sum(map(len, stops)) > MAX_STOP_CHARACTERS:
+        raise ExcessiveStopSequence
 
 
 class Payload(Params, frozen=True, kw_only=True):

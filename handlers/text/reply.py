@@ -11,7 +11,6 @@ from events.types import Usage
 from handlers.chat import documents
 from handlers.chat.reply import Submit, seed_of, without_nul
 from handlers.reply import Reply
-from handlers.text.request import dotted
 
 MAX_METADATA = 50
 
@@ -102,4 +101,4 @@ def _part(raw: Raw, decoder: msgspec.json.Decoder[Any], path: str) -> Any:
     except msgspec.DecodeError as error:
         fault = documents.fault_of(str(error))
         below = fault.path if fault.path.startswith("[") or not fault.path else f".{fault.path}"
-        raise documents.invalid(fault._replace(path=dotted(f"{path}{below}"))) from None
+        raise documents.invalid(fault._replace(path=f"{path}{below}").dotted()) from None

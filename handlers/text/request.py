@@ -6,7 +6,6 @@ the order of a submission (3.3) are functions of their own, for the route to cal
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal
 
@@ -16,19 +15,17 @@ from msgspec import UNSET, Meta, UnsetType
 from handlers.chat import documents
 from handlers.errors import (
     BadRequest,
-    ExcessiveStopSequence,
     InvalidExtraSourceImages,
     MissingFullSamplerOrder,
     MissingPrompt,
-    NulByteInPayload,
+    MoreThanMinExtraSourceImage,
     OnlyServiceAccountProxy,
     RequiresTrust,
     TokenOverflow,
     TooManyExtraSourceImages,
-    TooManyStopSequences,
     WorkerNotFound,
 )
-from handlers.text.payload import Params
+from handlers.text.payload import Params, check_stops
 
 MAX_BODY_BYTES = 8 * 2**20
 """The page sets no bound. The longest context, 1,048,576 tokens, is about 4 MiB of prompt."""
@@ -40,8 +37,6 @@ MAX_WORKERS = 200
 KEPT_WORKERS = 5
 MAX_IMAGES = 5
 SAMPLERS = 7
-MAX_STOPS = 128
-MAX_STOP_CHARACTERS = 2000
 _SHOWN = 100
 
 
@@ -115,9 +110,8 @@ def read(raw: bytes) -> TextRequest:
     try:
         body = documents.decode(_decoder, raw)
     except documents.Misfit as misfit:
-        fault = misfit.fault
-        raise documents.invalid(fault._replace(path=dotted(fault.path))) from None
-    _refuse_nul(raw, body)
+        raise documents.invalid(misfit.fault.dotted()) from None
+    documents.refuse_nul(raw, body, spelled=documents.dotted)
     if body.style is not UNSET:
         raise _unserved("style", "Styles are not available here: send prompt, params and models.")
     if body.webhook is not UNSET:
@@ -145,22 +139,6 @@ def read(raw: bytes) -> TextRequest:
     )
 
 
-_INDEX = re.compile(r"\[(\d+|\.\.\.)\]")
-
-
-def dotted(path: str) -> str:
-    """A path as text routes write it: `models.0` for `models[0]` (1.1)."""
-    return _INDEX.sub(r".\1", path)
-
-
-def _refuse_nul(raw: bytes, body: TextBody) -> None:
-    try:
-        documents.refuse_nul(raw, body)
-    except NulByteInPayload as refusal:
-        errors = {dotted(path): reason for path, reason in refusal.extra["errors"].items()}
-        raise NulByteInPayload(dotted(refusal.message), errors=errors) from None
-
-
 def _unserved(path: str, reason: str) -> BadRequest:
     return BadRequest(reason, errors={path: reason})
 
@@ -183,12 +161,15 @@ def check_proxy(request: TextRequest) -> None:
         raise OnlyServiceAccountProxy
 
 
-def check_image_count(request: TextRequest) -> None:
-    """Raise TooManyExtraSourceImages; any image at all is refused by `check_images`, later."""
+def check_image_count(request: TextRequest, *, trusted: bool) -> None:
+    """Raise TooManyExtraSourceImages; MoreThanMinExtraSourceImage for several of a user without
+    trust. Any image at all is refused by `check_images`, later."""
     if request.images > MAX_IMAGES:
         raise TooManyExtraSourceImages(
             f"A request takes at most {MAX_IMAGES} extra source images, not {request.images}."
         )
+    if request.images > 1 and not trusted:
+        raise MoreThanMinExtraSourceImage
 
 
 def check_prompt(request: TextRequest) -> None:
@@ -211,8 +192,10 @@ def check_batching(request: TextRequest, *, trusted: bool) -> None:
 
 
 def check_params(params: Params) -> None:
-    """Raise TokenOverflow, MissingFullSamplerOrder, TooManyStopSequences or
-    ExcessiveStopSequence."""
+    """Check the params that a request would run under: its context has grown where it may.
+
+    Raise TokenOverflow, MissingFullSamplerOrder, TooManyStopSequences, ExcessiveStopSequence.
+    """
     if params.max_context_length < params.max_length:
         raise TokenOverflow(
             f"max_context_length ({params.max_context_length}) must be at least max_length "
@@ -221,13 +204,7 @@ def check_params(params: Params) -> None:
     order = params.sampler_order
     if order is not UNSET and len(set(order)) < SAMPLERS:
         raise MissingFullSamplerOrder
-    stops = params.stop_sequence
-    if stops is UNSET:
-        return
-    if len(stops) > MAX_STOPS:
-        raise TooManyStopSequences
-    if sum(map(len, stops)) > MAX_STOP_CHARACTERS:
-        raise ExcessiveStopSequence
+    check_stops(params.stop_sequence or ())
 
 
 def check_images(request: TextRequest) -> None:

@@ -64,6 +64,7 @@ async def test_a_declared_length_above_the_cap_is_refused_whatever_comes(
 
 
 async def test_a_chunked_body_is_refused_one_byte_past_the_cap(app: falcon.asgi.App) -> None:
+    """C-011."""
     fits = call(app, transfer_encoding="chunked").start(None)
     fits.send(b"x" * (MOST - 1), more=True)
     fits.send(b"x")
@@ -80,6 +81,7 @@ async def test_a_chunked_body_is_refused_one_byte_past_the_cap(app: falcon.asgi.
 async def test_an_endless_body_is_drained_for_a_while_and_refused(
     app: falcon.asgi.App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """C-011."""
     monkeypatch.setattr(body, "_DRAIN_BYTES", 2**20)
     refused = call(app, transfer_encoding="chunked").start(None)
     for _ in range(100):

@@ -102,11 +102,15 @@ async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
     }
 
 
+@spec("Routes", 1, 5)
 async def test_a_request_that_nobody_can_serve_is_accepted_with_a_warning(site: Site) -> None:
     """Its model is served, but no worker takes so long a context."""
     async with site.projected():
         answer = (await site.submit(horde={"max_context_length": 100_000})).json()
 
+    assert answer.keys() == {"id", "kudos", "message", "warnings"}
+    assert "expires in 20 minutes" in answer["message"]
+    assert "fewer tokens" in answer["message"]
     assert [warning["code"] for warning in answer["warnings"]] == ["NoAvailableWorker"]
     assert answer["message"] == answer["warnings"][0]["message"]
 

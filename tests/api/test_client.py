@@ -149,13 +149,13 @@ async def test_an_address_from_which_a_trusted_user_generates_is_whitelisted_for
 ) -> None:
     here, elsewhere = Whitelist(log, "s", Ranges({})), Whitelist(log, "s", Ranges({}))
     caller = Caller("198.51.100.1", proxied=False)
-    assert not await elsewhere.holds(caller.address)
+    assert not await elsewhere.earned(caller.address)
 
     await here.called(caller, account(trusted=True))
 
-    assert await here.holds(caller.address)
-    assert await elsewhere.holds(caller.address)
-    assert not await elsewhere.holds("198.51.100.2")
+    assert await here.earned(caller.address)
+    assert await elsewhere.earned(caller.address)
+    assert not await elsewhere.earned("198.51.100.2")
     stored = [key async for key in log.redis.scan("*horde:whitelist:*")]
     assert len(stored) == 1
     assert "198.51" not in stored[0]
@@ -173,7 +173,7 @@ async def test_other_callers_whitelist_nothing(
 
     await whitelist.called(Caller("198.51.100.1", proxied), account(trusted=trusted))
 
-    assert not await whitelist.holds("198.51.100.1")
+    assert not await whitelist.earned("198.51.100.1")
     assert [key async for key in log.redis.scan("*")] == []
     await log.close()
 
@@ -182,10 +182,11 @@ async def test_addresses_of_the_settings_are_whitelisted_without_asking() -> Non
     log = Log(Link("redis://127.0.0.1:1"), Keys(1))
     whitelist = Whitelist(log, "s", Ranges.of(networks_of("198.51.100.0/24, 2001:db8::1")))
 
-    assert await whitelist.holds("198.51.100.9")
-    assert await whitelist.holds("2001:db8::1")
+    assert whitelist.always("198.51.100.9")
+    assert whitelist.always("2001:db8::1")
+    assert not whitelist.always("203.0.113.7")
     with pytest.raises(RedisUnavailable):
-        await whitelist.holds("203.0.113.7")
+        await whitelist.earned("198.51.100.9")
     await log.close()
 
 
@@ -193,10 +194,10 @@ async def test_what_was_read_is_kept_for_a_while_and_of_so_many_addresses(redis_
     log = Log(Link(redis_url), Keys(1))
     whitelist = Whitelist(log, "s", Ranges({}), kept=10)
     for number in range(100):
-        await whitelist.holds(f"198.51.100.{number}")
+        await whitelist.earned(f"198.51.100.{number}")
     here = Caller("198.51.100.99", proxied=False)
     await Whitelist(log, "s", Ranges({})).called(here, account(trusted=True))
 
-    assert not await whitelist.holds(here.address)  # until some seconds have passed
+    assert not await whitelist.earned(here.address)  # until some seconds have passed
     assert len(whitelist._read) == 10
     await log.close()

@@ -15,6 +15,7 @@ from api.description.operations import OPERATIONS
 from handlers.accounts import open_account
 from hordechat import settings
 from hordechat.settings import Settings, SettingsError
+from tests.api.asgi_client import Call
 from tests.api.site import BODY, SECRET, Site, opened
 from tests.api.test_outages import Way, is_away, ways
 from tests.proxy import Proxy
@@ -207,12 +208,17 @@ async def test_a_key_has_two_calls_a_second_wherever_they_come_from(limited: Lim
 
 @spec("Rate limits", 6)
 @pytest.mark.parametrize("limited", [LOOSE], indirect=True, ids=["loose for addresses"])
-async def test_the_anonymous_key_and_whitelisted_addresses_have_sixty(limited: Limited) -> None:
+async def test_the_anonymous_key_and_trusted_users_addresses_have_sixty(limited: Limited) -> None:
+    """A service's address is not among them: each of its users has a key."""
+    site = limited.site
+    _, trusted = await open_account(site.parts.log, SECRET, "trusted", trusted=True)
     anonymous = [await limited.chat(f"198.51.100.{n}") for n in range(61)]
     assert [answer.status_code for answer in anonymous] == [400] * 60 + [429]
     assert anonymous[60].json()["message"] == "60 per 1 second"
 
-    assert await limited.statuses(3, SERVICE, limited.site.client_key) == [400] * 3
+    assert await limited.statuses(3, SERVICE, site.client_key) == [400, 400, 429]
+    await site.post(CHAT, BODY, trusted, {"x-forwarded-for": "198.51.101.1"})
+    assert await limited.statuses(3, "198.51.101.1", site.owner_key) == [400] * 3
 
 
 @spec("Rate limits", 7)
@@ -235,6 +241,32 @@ async def test_each_route_and_each_request_counts_its_own(limited: Limited) -> N
 
     assert (await site.pop()).status_code == 200
     assert (await site.reply(NOBODY)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "budget"),
+    [
+        ("POST", CHAT, 2),
+        ("POST", TEXT, 2),
+        ("GET", f"/v2/generate/chat/status/{NOBODY}", 60),
+        ("GET", "/v2/generate/text/status/nonsense", 60),
+    ],
+    ids=["chat", "text", "status", "nonsense"],
+)
+async def test_a_path_spelled_in_another_way_is_the_same_route(
+    limited: Limited, method: str, path: str, budget: int
+) -> None:
+    """Falcon finds a route behind any number of slashes."""
+
+    async def ask(spelled: str) -> int:
+        call = Call(limited.site.app, method, spelled, {"content-length": "2"}).start(b"{}")
+        await call.ended()
+        return call.status
+
+    answers = [await ask("/" * slashes + path) for slashes in range(budget + 1)]
+
+    assert answers[-1] == 429
+    assert answers.count(429) == 1
 
 
 @pytest.mark.parametrize(

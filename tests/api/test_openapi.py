@@ -99,6 +99,13 @@ def test_every_operation_has_a_name_of_its_own_and_says_what_it_does() -> None:
 
     assert len(set(names)) == len(names)
     assert all(operation["summary"] for _, _, operation in operations())
+    assert not any("`" in operation["summary"] for _, _, operation in operations())
+
+
+def test_descriptions_do_not_speak_of_papers_that_callers_have_not() -> None:
+    for node in nodes(document()):
+        if isinstance(told := node.get("description"), str):
+            assert not re.search(r"\(spec\b|\.md\b|\(\d+\.\d", told), told
 
 
 def test_every_field_says_what_it_holds() -> None:

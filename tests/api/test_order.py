@@ -44,7 +44,7 @@ async def failing(redis_url: str, migrated_url: str, *wrong: str) -> AsyncIterat
         yield site
 
 
-def sent(*wrong: str) -> tuple[bytes | dict[str, Any], str | None]:
+def sent(*wrong: str) -> tuple[dict[str, Any], str | None]:
     """A body and the key that it is sent with, wrong in these ways: what to change, or a key."""
     body: dict[str, Any] = dict(BODY)
     key: str | None = ""
@@ -124,6 +124,32 @@ async def test_of_two_failing_checks_the_earlier_one_answers(
 
         assert (answer.status_code, answer.json()["rc"]) == earlier[2:], answer.text
         assert await site.state() == before
+
+
+@spec("horde object", 12)
+@spec("Admission flag", 1)
+@spec("Known models", 3, 4)
+@pytest.mark.parametrize(
+    "around",
+    ["", "admission", "maintenance", "concurrency", "timeout"],
+    ids=lambda name: name or "-",
+)
+async def test_a_dry_run_is_refused_like_a_real_one(
+    redis_url: str, migrated_url: str, around: str
+) -> None:
+    bodies = {"size", "body", "header", "key", "unknown", "unserved", "long", "stops", "kudos"}
+    async with failing(redis_url, migrated_url, around) as site:
+        for _, wrong, *refusal in CHECKS:
+            if wrong not in ({around} if around else bodies):
+                continue
+            body, key = sent(wrong)
+            body["horde"] |= {"dry_run": True, "operation_key": str(uuid.uuid4())}
+            before = await site.state()
+
+            answer = await site.post(CHAT, body, site.client_key if key == "" else key)
+
+            assert [answer.status_code, answer.json()["rc"]] == refusal, answer.text
+            assert await site.state() == before
 
 
 @spec("Order of a submission", 7)

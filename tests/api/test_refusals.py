@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.api.site import BODY, MESSAGE, MODEL, POP, Site, opened
+from handlers.accounts import open_account
+from tests.api.site import BODY, MESSAGE, MODEL, POP, SECRET, Site, opened
 from tests.spec import spec
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -48,8 +49,13 @@ async def test_callers_without_a_known_key_are_refused_everywhere(site: Site) ->
         await refused(site, path, body, None, 400, "BadRequest")
 
 
-async def test_anonymous_runs_no_workers(site: Site) -> None:
+async def test_anonymous_and_flagged_accounts_run_no_workers(site: Site) -> None:
+    _, flagged = await open_account(site.parts.log, SECRET, "flagged", flagged=True)
+    await site.queued()
+    await site.project()
+
     await refused(site, ROUTES[1], POP, site.anonymous, 403, "AnonForbiddenWorker")
+    await refused(site, ROUTES[1], POP | {"name": "f"}, flagged, 403, "WorkerFlaggedMaintenance")
 
 
 async def test_chat_requests(site: Site) -> None:

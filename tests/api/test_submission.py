@@ -172,6 +172,7 @@ def operation(**options: Any) -> dict[str, Any]:
     return {"operation_key": str(uuid.uuid4()), **options}
 
 
+@spec("Routes", 1)
 @spec("Operation key", 1, 2)
 async def test_a_repeat_gets_the_first_answer_and_another_request_a_conflict(site: Site) -> None:
     horde = operation()
@@ -431,6 +432,18 @@ async def test_what_does_not_fit_is_refused(site: Site, mode: str) -> None:
     assert str(2048 if mode == "reject" else 8192) in told["message"]
 
 
+@spec("Request body", 19)
+@spec("horde object", 5)
+async def test_a_context_below_that_of_any_text_request_is_refused(site: Site) -> None:
+    """79 tokens hold the conversation and the reply; a text request has 80 at least."""
+    small = {"max_tokens": 16, "horde": {"max_context_length": 79}}
+
+    told = await refused(site, 400, "BadRequest", **small)
+
+    assert list(told["errors"]) == ["horde.max_context_length"]
+    assert (await site.submit(max_tokens=96, horde={"max_context_length": 79})).status_code == 202
+
+
 # moderation
 
 
@@ -473,6 +486,10 @@ async def test_filters_change_what_workers_get_and_not_what_was_submitted(
         submitted = (await content(site, request_id, "submitted_prompt") or b"").decode()
         assert submitted.startswith("user: the secret word\n")
         assert submitted.endswith("]")  # the tools behind the messages
+        quote = await site.submit(
+            model=RAUNCHY, messages=messages, tools=[tool], horde={"dry_run": True}
+        )
+        assert quote.json()["resolved"]["prompt"] == submitted  # only workers are told
         untouched = await site.queued(messages=said("a secret"))
         assert b"secret" in (await content(site, untouched, "messages") or b"")
         assert await content(site, untouched, "submitted_prompt") is None

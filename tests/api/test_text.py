@@ -378,11 +378,12 @@ async def test_who_waits_for_any_model_is_ahead_of_those_who_wait_for_one(site: 
 
 @spec("Text requests", 10)
 async def test_a_dry_run_quotes_and_queues_nothing(site: Site) -> None:
-    before = await site.log_length()
+    before = await site.state()
 
     answer = await submit(site, dry_run=True, params={"n": 2, "max_length": 200, "top_k": 3})
 
     assert answer.status_code == 200
+    assert await site.state() == before
     assert answer.json() == {
         "kudos": answer.json()["kudos"],
         "resolved": {
@@ -407,7 +408,6 @@ async def test_a_dry_run_quotes_and_queues_nothing(site: Site) -> None:
         answer.json()["kudos"]
         == (await submit(site, params={"n": 2, "max_length": 200})).json()["kudos"]
     )
-    assert await site.log_length() == before + 2  # of the request that was no dry run
 
 
 @spec("Text requests", 12)
@@ -434,6 +434,23 @@ async def test_a_context_is_left_refused_or_grown(site: Site) -> None:
     assert [answer.json()["rc"] for answer in refused] == ["PromptExceedsContext"] * 3
     assert await site.log_length() == before
     assert len({ignored, grown}) == 2
+
+
+@spec("Text requests", 3, 12)
+async def test_a_context_that_may_grow_grows_for_a_long_reply_too(site: Site) -> None:
+    """As it was asked for, it would be shorter than the reply."""
+    await site.pop(max_length=2000, max_context_length=4096)
+    await site.project()
+    asked = {"params": {"max_length": 2000, "max_context_length": 80}}
+    before = await site.state()
+
+    told = await submit(site, **asked)
+
+    assert (told.status_code, told.json()["rc"]) == (400, "TokenOverflow")
+    assert await site.state() == before
+    await queued(site, **asked, context_fit="grow")
+    job = await site.popped(max_length=2000, max_context_length=4096)
+    assert job["payload"]["max_context_length"] == 2048
 
 
 @spec("Text requests", 17)

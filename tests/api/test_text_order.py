@@ -51,6 +51,7 @@ CHECKS = [
     Check("InvalidAPIKey", 401, key="nobody's"),
     Check("OnlyServiceAccountProxy", 400, {"proxied_account": "somebody"}),
     Check("TooManyExtraSourceImages", 400, {"extra_source_images": ["x"] * 6}),
+    Check("MoreThanMinExtraSourceImage", 400, {"extra_source_images": ["x"] * 2}),
     Check("MissingPrompt", 400, {"prompt": ""}),
     Check("WorkerNotFound", 404, {"workers": [NOBODY]}),
     Check("RequiresTrust", 400, {"disable_batching": True}, {"n": 4}),
@@ -102,10 +103,10 @@ async def post(site: Site, body: dict[str, Any], key: str | None) -> httpx.Respo
     return answer
 
 
-async def refused(site: Site, earlier: Check, *later: Check) -> None:
+async def refused(site: Site, earlier: Check, *later: Check, dry_run: bool = False) -> None:
     """What fails these checks is refused by the first of them, and leaves nothing behind."""
     checks = (earlier, *later)
-    body: dict[str, Any] = {"prompt": "Once", "params": {}}
+    body: dict[str, Any] = {"prompt": "Once", "params": {}, "dry_run": dry_run}
     key: str | None = site.client_key
     for check in reversed(checks):
         body |= check.body
@@ -128,6 +129,12 @@ async def test_every_check_refuses_and_of_two_the_earlier_one(strict: Site) -> N
         await refused(site, check)
     for earlier, later in itertools.pairwise(CHECKS):
         await refused(site, earlier, later)
+
+
+@spec("Text requests", 10)
+async def test_a_dry_run_is_refused_like_a_real_one(strict: Site) -> None:
+    for check in (*CHECKS, LONG_STOP):
+        await refused(strict, check, dry_run=True)
 
 
 @spec("Text requests", 9, 19)

@@ -24,7 +24,7 @@ from hordechat.embedded import postgres, valkey
 from hordechat.process import Child, Service, wait_ready
 from lua.link import connect
 from tests.conftest import database_named
-from tests.e2e.harness import Up, eventually, family, known, serving
+from tests.e2e.harness import Up, eventually, family, known, programs, serving
 from tests.e2e.wire import hang_up
 
 PARTITIONS = 4
@@ -198,6 +198,16 @@ async def _peopled(up: Up) -> list[str]:
     await serving(up.url, keys[0], Keys(PARTITIONS), 20)
     await hang_up()
     return keys
+
+
+@pytest.fixture(autouse=True)
+def no_program_is_left() -> Iterator[None]:
+    """A test that fails ends what it started, too."""
+    before = len(programs)
+    yield
+    for program in reversed(programs[before:]):
+        if program.running():
+            program.end()
 
 
 @pytest.fixture(autouse=True)

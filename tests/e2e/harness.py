@@ -98,6 +98,10 @@ def clean_environ(**more: str) -> dict[str, str]:
     return kept | more
 
 
+programs: list[Program] = []
+"""Every program of this session, in the order of their start."""
+
+
 class Program:
     """A `hordechat` command that runs on: its stdout is read by us, its stderr is a file."""
 
@@ -114,6 +118,7 @@ class Program:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        programs.append(self)
 
     def line(self, seconds: float) -> str:
         """The next line of stdout; empty at its end. Fails after so long."""

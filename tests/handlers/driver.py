@@ -6,10 +6,9 @@ import random
 
 from handlers import errors, workers
 from handlers.accounts import ANONYMOUS_KEY, Account
-from handlers.admission import admit, never_settled
+from handlers.admission import Operation, admit, never_settled
 from handlers.modes import set_modes
 from handlers.pop import Assignment, give_back
-from handlers.submit import Operation
 from tests.handlers.pool import MODEL, Pool, operation_of, request_of
 
 WORKERS = ("a", "b", "c", "d")

@@ -12,7 +12,7 @@ from events.base import Position
 from events.types import Declaration, Demand, Usage
 from handlers import cancel, pop, progress, reply, submit
 from handlers.accounts import Account, Accounts, open_account, open_anonymous
-from handlers.admission import Settled
+from handlers.admission import Operation, Settled
 from handlers.errors import ChatSubmitNonconformant, Refused
 from handlers.janitor import Janitor, Swept
 from handlers.limits import Limits
@@ -67,9 +67,9 @@ async def _none_yet(_user_id: int) -> frozenset[str]:
     return frozenset()
 
 
-def operation_of(key: str = KEY, fingerprint: str = "f" * 64) -> submit.Operation:
+def operation_of(key: str = KEY, fingerprint: str = "f" * 64) -> Operation:
     """An operation key as its client sent it."""
-    return submit.Operation.of(SECRET, key, fingerprint)
+    return Operation.of(SECRET, key, fingerprint)
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Pool:
         new: submit.NewRequest,
         *,
         account: Account | None = None,
-        operation: submit.Operation | None = None,
+        operation: Operation | None = None,
         settled: Settled | None = None,
     ) -> submit.Receipt:
         """Queue a request."""

@@ -13,9 +13,9 @@ from events import types
 from events.base import Position
 from handlers import errors
 from handlers.accounts import Account
-from handlers.admission import MOST_SCOPES, never_settled, scopes_of
+from handlers.admission import MOST_SCOPES, check_concurrency, never_settled, scopes_of
 from handlers.pop import give_back
-from handlers.submit import check_concurrency, submit
+from handlers.submit import submit
 from tests.handlers.pool import MODEL, Pool, request_of
 from tests.spec import spec
 

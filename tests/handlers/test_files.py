@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from handlers import files
@@ -118,6 +119,38 @@ def test_a_bad_file_leaves_the_last_good_value_and_is_told_once(
     path.write_text("3")
 
     assert later(watched, clock) == 3
+
+
+@pytest.mark.parametrize(
+    ("put", "reason"),
+    [
+        (os.mkfifo, "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
+        (Path.mkdir, "Is a directory"),
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+        (lambda path: path.write_bytes(b"1" * (files.MOST_BYTES + 1)), "is larger than"),
+        (lambda path: path.write_bytes(b"[" * 100_000), "nests too deep"),
+    ],
+    ids=["fifo", "endless", "directory", "loop", "large", "deep"],
+)
+def test_what_is_no_file_of_ours_is_not_taken_and_the_next_one_is(
+    path: Path, clock: Clock, put: Callable[[Path], object], reason: str
+) -> None:
+    watched = Watched(path, msgspec.json.decode, clock=clock, start=at_once)
+    path.rename(path.with_name("good"))
+    put(path)
+
+    with logged(files.logger) as lines:
+        assert later(watched, clock) == 1
+    path.with_name("better").write_text("5")
+    if path.is_dir():
+        path.rmdir()
+    path.with_name("better").replace(path)
+
+    (line,) = lines
+    assert line["event"] == "file_not_taken"
+    assert str(line["reason"]).startswith(f"{path}: {reason}")
+    assert later(watched, clock) == 5
 
 
 def test_a_file_that_goes_away_leaves_its_value_until_it_is_back(

@@ -16,7 +16,7 @@ from handlers.chat.body import Message
 from handlers.chat.flatten import flatten
 from handlers.errors import CorruptPrompt
 from handlers.files import Unreadable
-from handlers.moderation import Filters, Moderation
+from handlers.moderation import Filters, Moderation, OutOfTime
 from handlers.reference import Model, Reference
 from tests.logged import logged
 from tests.spec import spec
@@ -126,22 +126,38 @@ def test_a_prompt_of_which_nothing_is_left_is_refused() -> None:
     assert moderation.rewrite_prompt("   ", BAD) == "   "
 
 
-def test_a_filter_that_runs_away_is_stopped_and_told_without_the_text() -> None:
+async def test_a_filter_that_runs_away_is_stopped_and_told_without_the_text() -> None:
     rules = filters(("b", "c"), (RUNAWAY, "x"))
+    moderated = Moderation(REFERENCE, lambda: rules)
     started = time.monotonic()
 
     with logged(moderation.logger) as lines, pytest.raises(CorruptPrompt, match="in time"):
-        moderation.rewrite(["a" * 5000 + "!"], rules, seconds=0.1)
+        await moderated.prompt("a" * 5000 + "!", [], flagged=True)
 
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 3
     assert lines == [{"event": "filter_too_slow", "filter": 1, "log_level": "warning"}]
+
+
+async def test_who_sends_what_takes_long_holds_up_his_like_only() -> None:
+    moderated = Moderation(REFERENCE, lambda: filters((RUNAWAY, "x"), ("bad", "good")))
+
+    def send(prompt: str) -> asyncio.Task[str]:
+        return asyncio.create_task(moderated.prompt(prompt, [], flagged=True))
+
+    slow = [send("a" * 5000 + "!") for _ in range(4)]
+    other = send("bad")
+
+    assert await other == "good"
+    assert not any(each.done() for each in slow)
+    for each in slow:
+        each.cancel()
 
 
 def test_the_time_is_that_of_all_texts_together() -> None:
     rules = filters((RUNAWAY, "x"))
     started = time.monotonic()
 
-    with pytest.raises(CorruptPrompt):
+    with pytest.raises(OutOfTime):
         moderation.rewrite(["a" * 24 + "!"] * 1000, rules, seconds=0.1)
 
     assert time.monotonic() - started < 1

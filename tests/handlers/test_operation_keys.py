@@ -11,10 +11,10 @@ import pytest
 
 from events import types
 from handlers import errors
-from handlers.admission import Claim, admit, check_concurrency, find_claim
+from handlers.admission import Claim, Operation, admit, check_concurrency, find_claim
 from handlers.cancel import expire
 from handlers.log import Log
-from handlers.submit import NewRequest, Operation, Receipt, repeated, submit
+from handlers.submit import NewRequest, Receipt, repeated, submit
 from tests.handlers.pool import KEY, SECRET, Pool, operation_of, request_of
 from tests.spec import spec
 

@@ -87,3 +87,15 @@ def test_the_web_process_does_not_start_with_a_bad_file(file: Path, name: str) -
 
     assert result.exit_code == 1
     assert f"Error: {file}: expected a JSON " in result.stderr
+
+
+@pytest.mark.parametrize("name", ["HORDE_REPLACEMENT_FILTERS", "HORDE_TEXT_MODEL_REFERENCE"])
+def test_up_starts_nothing_with_a_bad_file(file: Path, tmp_path: Path, name: str) -> None:
+    file.write_text("nonsense")
+    data = tmp_path / "data"
+
+    result = CliRunner().invoke(main, ["up", "--data-dir", str(data)], env={name: str(file)})
+
+    assert result.exit_code == 1
+    assert f"Error: {file}: expected a JSON " in result.stderr
+    assert not data.exists()

@@ -229,6 +229,57 @@ def test_trailers_are_bounded_and_kept_by_nobody(web: Web) -> None:
     assert max(each.memory_info().rss for each in web.workers()) < 300 * 2**20
 
 
+def test_trailers_are_no_headers(web: Web) -> None:
+    """A proxy checks headers, and passes trailers on: whoever calls could name any address."""
+    asked = (
+        b"POST /v2/generate/text/async HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\ne\r\n" + b'{"prompt":"x"}' + b"\r\n0\r\n"
+        b"apikey: " + web.key.encode() + b"\r\n\r\n"
+    )
+    with web.connection() as opened:
+        opened.sendall(asked)
+        answer = b""
+        while chunk := opened.recv(65536):
+            answer += chunk
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"errors":{"apikey":' in answer
+
+
+def test_a_burst_of_requests_is_answered_wherever_it_is_cut(web: Web) -> None:
+    """What arrives at once is no head only because it ends within one."""
+    one = b"GET /health/live HTTP/1.1\r\nHost: x\r\nx-pad: " + b"p" * 4000 + b"\r\n\r\n"
+    count = 500
+    with web.connection() as opened:
+        sender = threading.Thread(target=opened.sendall, args=(one * count,))
+        sender.start()
+        answers = b""
+        while answers.count(b'{"status":"ok"}') < count:
+            chunk = opened.recv(65536)
+            assert chunk, answers[-300:]
+            answers += chunk
+        sender.join()
+
+    assert answers.count(b"HTTP/1.1 200 ") == count
+
+
+def test_nonsense_behind_a_request_is_not_answered_in_its_place(web: Web) -> None:
+    body = json.dumps(POP).encode()
+    asked = (
+        b"POST /v2/generate/text/pop HTTP/1.1\r\nHost: x\r\nPrefer: wait=30\r\n"
+        b"apikey: " + web.key.encode() + b"\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+    for nonsense in (b"nonsense\r\n\r\n", b"GET / HTTP/2.0\r\n\r\n"):
+        with web.connection() as opened:
+            opened.sendall(asked + body)
+            opened.sendall(nonsense)
+            answer = opened.recv(65536)
+
+        assert b" 400 " not in answer
+
+    assert ready(web)
+
+
 def test_an_announced_body_that_never_begins_ends_its_connection(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def test_an_empty_variable_counts_as_absent():
         ("HORDE_TEST", "perhaps"),
         ("HORDE_REDIS_TIMEOUT_SECONDS", "0"),
         ("HORDE_REDIS_TIMEOUT_SECONDS", "nan"),
+        ("HORDE_ADMINS", "alice#1, bob"),
     ],
 )
 def test_a_value_out_of_bounds_is_refused_by_its_name(name: str, value: str):

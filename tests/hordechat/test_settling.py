@@ -10,10 +10,10 @@ import pytest
 
 from events.base import Position
 from events.keys import Keys
+from handlers.admission import check_concurrency
 from handlers.errors import SettlerBehind, TooManyPrompts
 from handlers.limits import Limits
 from handlers.log import Log
-from handlers.submit import check_concurrency
 from hordechat.settling import settle
 from lua.link import ClusterLink, Link, Tail
 from projections.database import Database

@@ -405,13 +405,16 @@ def _reads(run) -> bool:
 
 def test_lines_of_processes_are_json(start, tmp_path):
     script = tmp_path / "says.py"
-    script.write_text("""print('plain words'); print('{"event":"own","n":1}')\n""")
+    script.write_text("""print('plain words\\nError: why'); print('{"event":"own","n":1}')\n""")
     up = start(lines=LINES | {"janitor": f"{sys.executable} {script}"}).ready()
 
     until(lambda: up.lines("own") and up.lines("plain words"))
 
     assert up.lines("own")[0] == {"event": "own", "n": 1}
     assert up.lines("plain words")[0]["process"] == "janitor"
+    assert up.lines("plain words")[0]["level"] == "info"
+    until(lambda: up.lines("Error: why"))
+    assert up.lines("Error: why")[0]["level"] == "error"
 
 
 def test_a_paused_process_stops_too(start):

@@ -81,12 +81,32 @@ def test_an_incomplete_declaration_is_refused(changed: dict[str, Any]) -> None:
         read(**changed)
 
 
-def test_a_number_beyond_any_is_refused_as_declaration() -> None:
-    limits = b'{"max_context_length":1,"max_length":1,"tools_max_temperature":1e999}'
+@pytest.mark.parametrize("number", [b"1e999", b"NaN", b"Infinity", b"-Infinity"])
+def test_a_limit_that_is_no_number_is_refused_as_declaration(number: bytes) -> None:
+    """C-007."""
+    limits = b'{"max_context_length":1,"max_length":1,"tools_max_temperature":' + number + b"}"
     body = b'{"name":"w","models":["m"],"chat_limits":' + limits + b"}"
 
-    with pytest.raises(ChatDeclarationInvalid):
+    with pytest.raises(ChatDeclarationInvalid) as refused:
         declaration.read(body)
+
+    assert list(refused.value.extra["errors"]) == ["chat_limits.tools_max_temperature"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"name":"w","models":["m"],"threads":NaN}',
+        b'{"chat_limits":{"max_length":NaN}',
+        b"[NaN]",
+        b'{"chat_limits":{"max_length":NaN,"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}}",
+    ],
+)
+def test_what_is_no_number_elsewhere_is_no_json(body: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        declaration.read(body)
+
+    assert type(refused.value) is BadRequest
 
 
 @pytest.mark.parametrize(
@@ -113,6 +133,17 @@ def test_other_misfits_are_bad_requests(changed: dict[str, Any]) -> None:
 def test_nul_is_refused() -> None:
     with pytest.raises(NulByteInPayload):
         read(name="w\0")
+
+
+def test_paths_are_dotted_as_on_every_text_route() -> None:
+    for sent, path in (
+        ({"models": ["m", ""]}, "models.1"),
+        ({"models": ["m\0"]}, "models.0"),
+        ({"priority_usernames": ["b#1", 2]}, "priority_usernames.1"),
+    ):
+        with pytest.raises((BadRequest, NulByteInPayload)) as refused:
+            read(**sent)
+        assert list(refused.value.extra["errors"]) == [path]
 
 
 def test_deep_nesting_in_an_ignored_key_is_refused() -> None:

@@ -153,7 +153,7 @@ def outcome(raw: bytes) -> ChatRequest | Refused:
     """What becomes of a body. Any other exception is a bug."""
     try:
         read = request.read(raw)
-        request.check_sampling(read)
+        request.check_params(read, read.horde.max_context_length or 2048)
     except Refused as refused:
         return refused
     return read

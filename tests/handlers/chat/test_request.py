@@ -284,13 +284,26 @@ def test_a_stop_that_would_stop_at_once_is_refused() -> None:
 
 @spec("Request body", 9)
 def test_stops_are_bounded_by_a_check_of_its_own() -> None:
-    request.check_sampling(read(stop=[str(n) for n in range(128)] + ["0"]))
-    request.check_sampling(read(stop="a" * 2000))
-    request.check_sampling(read())
+    request.check_params(read(stop=[str(n) for n in range(128)] + ["0"]), 80)
+    request.check_params(read(stop="a" * 2000), 80)
+    request.check_params(read(), 80)
     with pytest.raises(TooManyStopSequences):
-        request.check_sampling(read(stop=[str(n) for n in range(129)]))
+        request.check_params(read(stop=[str(n) for n in range(129)]), 80)
     with pytest.raises(ExcessiveStopSequence):
-        request.check_sampling(read(stop=["a" * 1000, "b" * 1001]))
+        request.check_params(read(stop=["a" * 1000, "b" * 1001]), 80)
+
+
+@spec("Request body", 19)
+@spec("horde object", 5)
+def test_a_context_below_that_of_any_text_request_is_refused_once_it_is_sized() -> None:
+    """The option itself takes any positive number: it may grow."""
+    small = read(horde={"max_context_length": 1})
+
+    with pytest.raises(BadRequest) as refused:
+        request.check_params(small, 79)
+
+    assert list(refused.value.extra["errors"]) == ["horde.max_context_length"]
+    request.check_params(small, 80)
 
 
 @spec("Request body", 10)
@@ -454,6 +467,16 @@ def test_openais_guard_wants_the_word_json_only_where_asked() -> None:
             {"messages": [{"role": "function", "content": ""}]},
             "messages[0].role",
             "messages[0].role=function",
+        ),
+        (
+            {"messages": [{"role": "it's", "content": ""}]},
+            "messages[0].role",
+            "messages[0].role=it's",
+        ),
+        (
+            {"messages": [{"role": "r" * 500, "content": ""}]},
+            "messages[0].role",
+            f"messages[0].role={'r' * 80}...",
         ),
         (
             {"messages": [shows({"type": "text", "text": ""}, {"type": "input_audio"})]},

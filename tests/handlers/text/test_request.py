@@ -16,6 +16,7 @@ from handlers.errors import (
     InvalidExtraSourceImages,
     MissingFullSamplerOrder,
     MissingPrompt,
+    MoreThanMinExtraSourceImage,
     NulByteInPayload,
     OnlyServiceAccountProxy,
     Refused,
@@ -182,6 +183,9 @@ def test_paths_are_dotted() -> None:
             read(**changed)
         assert list(refusal.value.extra["errors"]) == [path]
 
+    with pytest.raises(BadRequest) as half:
+        request.read(b'{"prompt":"x","models":["m","\\ud83d"]}')
+    assert list(half.value.extra["errors"]) == ["models.1"]
     with pytest.raises(BadRequest) as whole:
         request.read(b"[]")
     assert list(whole.value.extra["errors"]) == [""]
@@ -293,16 +297,20 @@ def test_what_is_out_of_scope_is_refused_or_ignored() -> None:
     with pytest.raises(OnlyServiceAccountProxy):
         request.check_proxy(read(proxied_account="somebody"))
     with pytest.raises(TooManyExtraSourceImages):
-        request.check_image_count(read(extra_source_images=[{"image": "x"}] * 6))
-    request.check_image_count(read(extra_source_images=[{"image": "x"}] * 5))
+        request.check_image_count(read(extra_source_images=[{"image": "x"}] * 6), trusted=True)
+    request.check_image_count(read(extra_source_images=[{"image": "x"}] * 5), trusted=True)
+    with pytest.raises(MoreThanMinExtraSourceImage):
+        request.check_image_count(read(extra_source_images=[{"image": "x"}] * 2), trusted=False)
+    request.check_image_count(read(extra_source_images=["x"]), trusted=False)
     with pytest.raises(InvalidExtraSourceImages):
         request.check_images(read(extra_source_images=["x"]))
 
     plain = read()
     ignored = {"softprompt": "x", "nsfw": False, "extra_slow_workers": True}
     assert read(**ignored, extra_source_images=[]) == plain
-    for check in (request.check_proxy, request.check_image_count, request.check_images):
-        check(plain)
+    request.check_proxy(plain)
+    request.check_image_count(plain, trusted=False)
+    request.check_images(plain)
 
 
 def test_nul_is_refused_where_it_would_be_stored() -> None:
