@@ -25,14 +25,16 @@ from api.ids import canonical
 from api.kept import Kept
 from handlers.accounts import Accounts, Person, people
 from handlers.chat import documents
+from handlers.chat.declaration import MAX_NAME
 from handlers.errors import BadRequest, NoWorkerModSelected, WorkerNotFound
 from handlers.log import Log
-from handlers.workers import Change, change_worker, delete_worker, find
+from handlers.workers import Change, change_worker, check_rights, claim_name, delete_worker, find
 from projections import workers as rows
 from projections.database import Database
 from projections.workers import WorkerRow
 
 BODY_BYTES = 2**16
+_SHORTEST_NAME = 5
 TYPES = ("image", "text", "interrogation")
 BASELINE_SPEED = 1.0
 """Tokens a second that are told of a worker whose speed was never measured."""
@@ -78,6 +80,8 @@ class ShownWorker(msgspec.Struct, frozen=True, kw_only=True):
     online: bool
     requests_fulfilled: int
     uncompleted_jobs: int
+    nonconformant_replies: int
+    """Jobs that ended on a reply that broke its request's contract."""
     kudos_details: KudosDetails = KudosDetails()
     performance: str
     """Tokens a second, in words."""
@@ -109,6 +113,8 @@ class WorkerBody(msgspec.Struct, frozen=True, kw_only=True):
     """Told to the worker; goes with `maintenance`."""
     paused: bool | None = None
     info: Annotated[str, Meta(max_length=1000)] | None = None
+    name: Annotated[str, Meta(min_length=_SHORTEST_NAME, max_length=MAX_NAME)] | None = None
+    """What it is called from now on, or in a moment. The worker has to pop with this name, too."""
     team: Annotated[str, Meta(max_length=36)] | None = None
     """Refused: there are no teams."""
 
@@ -119,6 +125,7 @@ class ShownChange(msgspec.Struct, frozen=True, kw_only=True):
     maintenance: bool | UnsetType = UNSET
     paused: bool | UnsetType = UNSET
     info: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
 
 
 class Deleted(msgspec.Struct, frozen=True):
@@ -204,6 +211,7 @@ class Directory:
             online=row.last_check_in_ms >= since_ms,
             requests_fulfilled=row.fulfilments,
             uncompleted_jobs=row.uncompleted_jobs,
+            nonconformant_replies=row.nonconformant_replies,
             performance=f"{row.speed or BASELINE_SPEED:.1f} tokens per second",
             threads=row.threads,
             uptime=row.uptime_ms // 1000,
@@ -327,13 +335,19 @@ class WorkerRoute:
             paused=body.paused,
             info=None if body.info is None else body.info.strip(),
         )
-        if not change.words:
+        name = None if body.name is None else _named(body.name)
+        if not change.words and name is None:
             raise NoWorkerModSelected
-        await change_worker(self._log, account, worker, change)
+        check_rights(account, worker, change)
+        if name is not None:
+            await claim_name(self._log, account, worker, name)
+        if change.words:
+            await change_worker(self._log, account, worker, change)
         resp.content_type = JSON
         resp.data = _encode(
             ShownChange(
-                **{name: getattr(change, name) for name in change.words},
+                **{word: getattr(change, word) for word in change.words},
+                name=UNSET if name is None else name,
             )
         )
 
@@ -350,6 +364,15 @@ class WorkerRoute:
         await delete_worker(self._log, account, worker, busy)
         resp.content_type = JSON
         resp.data = _encode(Deleted(worker.id, worker.name))
+
+
+def _named(sent: str) -> str:
+    """A name as pops have it; raise BadRequest for one that is too short without its spaces."""
+    name = sent.strip()
+    if len(name) < _SHORTEST_NAME:
+        reason = f"Expected `str` of length >= {_SHORTEST_NAME}"
+        raise BadRequest(documents.INVALID, errors={"name": reason})
+    return name
 
 
 def _known(worker_id: str) -> str:

@@ -57,17 +57,21 @@ def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR09
                 "due_request": keys.due(partition, "request"),
             }
         case types.CheckedIn():
-            return {
-                "worker": keys.worker(event.worker_id),
-                "worker_name": keys.worker_name(event.name),
-            }
-        case types.WorkerChanged():
+            seen: Touched = {"worker": keys.worker(event.worker_id)}
+            if event.created:  # a name that it was given later may be registered elsewhere
+                seen["worker_name"] = keys.worker_name(event.name)
+            return seen
+        case types.WorkerChanged() | types.WorkerDeleted():
             return {"worker": keys.worker(event.worker_id)}
-        case types.WorkerDeleted():
+        case types.NameClaimed():
+            return {"worker_name": keys.worker_name(event.name)}
+        case types.NameFreed():
             return {
-                "worker": keys.worker(event.worker_id),
                 "worker_name": keys.worker_name(event.name),
+                "fences": keys.fences(partition),
             }
+        case types.WorkerRenamed():
+            return {"worker": keys.worker(event.worker_id), "fences": keys.fences(partition)}
         case types.WorkerAborted() | types.WorkerNonconformant() | types.WorkerMeasured():
             return {"worker": keys.worker(event.worker_id), "fences": keys.fences(partition)}
         case types.AccountOpened():

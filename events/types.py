@@ -313,8 +313,42 @@ class WorkerChanged(Event, frozen=True, kw_only=True, tag="worker-changed"):
     data: Profile = Profile()
 
 
+class NameClaimed(Event, frozen=True, kw_only=True, tag="name-claimed"):
+    """A name is registered for a worker that has another one: it is about to be called so."""
+
+    name: str
+    worker_id: str
+
+
+class WorkerRenamed(Event, frozen=True, kw_only=True, tag="worker-renamed"):
+    """A worker is called what was claimed for it.
+
+    Carried over by the settler.
+    """
+
+    SCRIPT: ClassVar = ("former",)
+
+    worker_id: str
+    name: str
+    source: int
+    source_position: str
+    former: str = ""  # its name until now, which is free; where it is gone: the one claimed for it
+
+
+class NameFreed(Event, frozen=True, kw_only=True, tag="name-freed"):
+    """Anyone may claim the name again: its worker is gone, or has another one.
+
+    Carried over by the settler.
+    """
+
+    name: str
+    worker_id: str
+    source: int
+    source_position: str
+
+
 class WorkerDeleted(Event, frozen=True, kw_only=True, tag="worker-deleted"):
-    """A worker is no more, and its name is free."""
+    """A worker is no more."""
 
     worker_id: str
     name: str
@@ -466,6 +500,9 @@ EVENTS: tuple[type[Event], ...] = (
     Abandoned,
     CheckedIn,
     WorkerChanged,
+    NameClaimed,
+    WorkerRenamed,
+    NameFreed,
     WorkerDeleted,
     WorkerAborted,
     WorkerNonconformant,

@@ -19,14 +19,17 @@ from events.types import Assigned, CheckedIn, Declaration, Returned
 from handlers import metrics
 from handlers.accounts import Account
 from handlers.cancel import expire
-from handlers.errors import RedisUnavailable, WrongCredentials
+from handlers.errors import RedisUnavailable, SettlerBehind, WrongCredentials
 from handlers.limits import Limits
 from handlers.log import Log, Refusal, persist
+from handlers.newcomers import Newcomers
 
 logger = structlog.get_logger()
 
 _declared = msgspec.json.Encoder().encode
 NAMES_KEPT = 20_000
+_TRIES = 4
+"""To find the worker of a name: it may be renamed or deleted, and the name taken, meanwhile."""
 
 
 class Worker(NamedTuple):
@@ -76,9 +79,10 @@ class Workers:
     Remembers which id a name leads to, and how fast its worker was; the script corrects both.
     """
 
-    def __init__(self, log: Log, limits: Limits) -> None:
+    def __init__(self, log: Log, limits: Limits, newcomers: Newcomers) -> None:
         self._log = log
         self._limits = limits
+        self._newcomers = newcomers
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def speed(self, name: str) -> float | None:
@@ -88,17 +92,20 @@ class Workers:
         return None if known is None else known.speed
 
     async def check_in(self, account: Account, name: str, declaration: Declaration) -> Worker:
-        """Record that a worker is here and what it declares; raise WrongCredentials for another
-        owner's name."""
+        """Record that a worker is here and what it declares.
+
+        Raise WrongCredentials for another owner's name, and for a new name as `Newcomers.admit`.
+        """
         log = self._log
         data = _declared(declaration)
         declared = hashlib.blake2b(data, digest_size=16).hexdigest()
         known = self._known.get(name)
-        worker_id = await self._claimed(name) if known is None else known.id
-        for _ in range(3):
+        worker_id, new = (known.id, False) if known else await self._claimed(account, name)
+        called = name
+        for _ in range(_TRIES):
             event = CheckedIn(
                 worker_id=worker_id,
-                name=name,
+                name=called,
                 user_id=account.id,
                 trusted=account.trusted,
                 declared=declared,
@@ -110,34 +117,45 @@ class Workers:
                     log.keys.of(worker_id),
                     {
                         "worker": log.keys.worker(worker_id),
-                        "worker_name": log.keys.worker_name(name),
+                        "names": self._registered(worker_id, called),
                     },
                     {
                         "worker_id": worker_id,
-                        "name": name,
+                        "name": called,
                         "user_id": account.id,
                         "trusted": int(account.trusted),
                         "declared": declared,
                         "window": self._limits.check_in_window,
                         "stale": self._limits.online_window,
+                        "new": int(new),
                         "event": codec.encode(event),
                     },
                 )
             except Refusal as refusal:
                 if refusal.word == "OTHER_ID":
-                    worker_id = refusal.details[0].decode()
+                    worker_id, new, called = refusal.details[0].decode(), False, name
                     continue
-                raise WrongCredentials(
-                    "The worker name belongs to another account. "
-                    "Choose another name, or use its owner's API key."
-                ) from refusal
+                # Whom the name led to may have another one by now, or be gone.
+                before, (worker_id, new) = worker_id, await self._claimed(account, name)
+                if worker_id != before:
+                    called = name
+                elif refusal.word == "RENAMED":  # of two names, one is not free or not its own yet
+                    called = refusal.details[0].decode()
+                elif refusal.word == "GONE":
+                    raise SettlerBehind("The name's last worker was just deleted.") from refusal
+                else:
+                    raise WrongCredentials(
+                        "The worker name belongs to another account. "
+                        "Choose another name, or use its owner's API key."
+                    ) from refusal
+                continue
             speed = int(measured) / 1000 if measured else None
             self._known[name] = _Known(worker_id, speed)
             if len(self._known) > NAMES_KEPT:
                 self._known.popitem(last=False)
             return Worker(
                 worker_id,
-                name,
+                called,
                 account,
                 maintenance == b"1",
                 paused == b"1",
@@ -146,11 +164,21 @@ class Workers:
             )
         raise RedisUnavailable
 
-    async def _claimed(self, name: str) -> str:
-        """The id that holds the name, or a fresh one in the name's own partition, so that one
-        script can claim it."""
+    def _registered(self, worker_id: str, name: str) -> list[str]:
+        """The key of the name's claim, where it is in the worker's partition: that of every worker
+        that has the name which it came with."""
+        keys = self._log.keys
+        here = keys.of(name_hash(name)) == keys.of(worker_id)
+        return [keys.worker_name(name)] if here else []
+
+    async def _claimed(self, account: Account, name: str) -> tuple[str, bool]:
+        """The id that holds the name, or a new one in the name's own partition, so that one script
+        can claim it; and whether it is new."""
         claim = await self._log.read("GET", self._log.keys.worker_name(name))
-        return claim.decode() if claim else str(uuid.uuid4())[:-4] + name_hash(name)[-4:]
+        if claim:
+            return claim.decode(), False
+        await self._newcomers.admit(account, name)
+        return str(uuid.uuid4())[:-4] + name_hash(name)[-4:], True
 
 
 async def assign(

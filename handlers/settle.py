@@ -17,7 +17,7 @@ import structlog
 
 from events import codec, faults, speed, types
 from events.base import START, Position, Recorded
-from events.keys import Keys
+from events.keys import Keys, name_hash
 from handlers.log import Log, Refusal
 
 logger = structlog.get_logger()
@@ -49,6 +49,8 @@ Carried = (
     | types.WorkerAborted
     | types.WorkerNonconformant
     | types.WorkerMeasured
+    | types.WorkerRenamed
+    | types.NameFreed
 )
 
 
@@ -95,6 +97,7 @@ def effects_of(keys: Keys, recorded: Recorded) -> list[Meaning]:  # noqa: PLR091
 
     The payer's waiting jobs are counted, a done or abandoned request frees its admission, one that
     is gone its operation key, a fault counts against its worker, and a reply tells how fast it is.
+    A name that was claimed becomes its worker's, and what that was called before is free.
     """
     event = recorded.event
     match event:
@@ -116,6 +119,12 @@ def effects_of(keys: Keys, recorded: Recorded) -> list[Meaning]:  # noqa: PLR091
         case types.Abandoned():
             released = [_released(keys, recorded, event)]
             return [*released, *_unclaimed(keys, recorded, event)]
+        case types.NameClaimed():
+            return [_renamed(keys, recorded, event)]
+        case types.WorkerRenamed():
+            return [_freed(keys, recorded, event.worker_id, event.former)]
+        case types.WorkerDeleted():
+            return [_freed(keys, recorded, event.worker_id, event.name)]
         case _:
             return []
 
@@ -196,6 +205,18 @@ def _sampled(keys: Keys, recorded: Recorded, event: types.SubmittedReply) -> lis
     found = speed.sample(event.characters, event.max_length, event.elapsed_ms)
     worker_id, source = event.worker_id, recorded.partition
     return [Sample(keys.of(worker_id), worker_id, found, source, recorded.position)]
+
+
+def _renamed(keys: Keys, recorded: Recorded, event: types.NameClaimed) -> Effect:
+    worker_id = event.worker_id
+    renamed = types.WorkerRenamed(worker_id=worker_id, name=event.name, **_source(recorded))
+    return Effect(keys.of(worker_id), keys.worker(worker_id), renamed, recorded.position)
+
+
+def _freed(keys: Keys, recorded: Recorded, worker_id: str, name: str) -> Effect:
+    freed = types.NameFreed(name=name, worker_id=worker_id, **_source(recorded))
+    key, partition = keys.worker_name(name), keys.of(name_hash(name))
+    return Effect(partition, key, freed, recorded.position)
 
 
 def _source(recorded: Recorded) -> _Source:

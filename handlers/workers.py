@@ -12,9 +12,17 @@ from typing import NamedTuple
 import structlog
 
 from events import codec
-from events.types import Profile, WorkerChanged, WorkerDeleted
+from events.keys import name_hash
+from events.types import NameClaimed, Profile, WorkerChanged, WorkerDeleted
 from handlers.accounts import Account
-from handlers.errors import Locked, NotModerator, NotOwner, WorkerNotFound
+from handlers.errors import (
+    Locked,
+    NotModerator,
+    NotOwner,
+    SettlerBehind,
+    WorkerNameAlreadyExists,
+    WorkerNotFound,
+)
 from handlers.log import Log, Refusal
 
 logger = structlog.get_logger()
@@ -57,15 +65,20 @@ def owned(account: Account, worker: Known) -> bool:
     return account.moderator or (not account.anonymous and account.id == worker.owner_id)
 
 
+def check_rights(account: Account, worker: Known, change: Change) -> None:
+    """Raise NotOwner, NotModerator where the account may not change this."""
+    if change.paused is not None and not account.moderator:
+        raise NotModerator
+    if change.words and not owned(account, worker):
+        raise NotOwner
+
+
 async def change_worker(log: Log, account: Account, worker: Known, change: Change) -> None:
     """Change the worker in the name of the account.
 
-    Raise NotOwner, NotModerator, WorkerNotFound where it is gone by now.
+    Raise as `check_rights` does, and WorkerNotFound where it is gone by now.
     """
-    if change.paused is not None and not account.moderator:
-        raise NotModerator
-    if not owned(account, worker):
-        raise NotOwner
+    check_rights(account, worker, change)
     event = WorkerChanged(
         worker_id=worker.id,
         changed=change.words,
@@ -92,6 +105,32 @@ async def change_worker(log: Log, account: Account, worker: Known, change: Chang
     )
 
 
+async def claim_name(log: Log, account: Account, worker: Known, name: str) -> None:
+    """Have the worker called so, in the name of the account.
+
+    The claim decides. The settler carries it to the worker, and frees the name which that had.
+    Raise NotModerator, WorkerNameAlreadyExists; SettlerBehind where an earlier change of the
+    worker's name is not done yet.
+    """
+    if not owned(account, worker):
+        raise NotModerator
+    if name == worker.name:
+        return
+    keys = log.keys
+    try:
+        (position,) = await log.run(
+            "claim_name",
+            keys.of(name_hash(name)),
+            {"worker_name": keys.worker_name(name)},
+            {"event": codec.encode(NameClaimed(name=name, worker_id=worker.id))},
+        )
+    except Refusal as refusal:
+        if refusal.details[0].decode() == worker.id:
+            raise SettlerBehind("The worker's name is just being changed.") from refusal
+        raise WorkerNameAlreadyExists from refusal
+    logger.info("name_claimed", worker_id=worker.id, position=position.decode(), user_id=account.id)
+
+
 async def delete_worker(
     log: Log, account: Account, worker: Known, busy: Callable[[], Awaitable[bool]]
 ) -> None:
@@ -109,7 +148,7 @@ async def delete_worker(
         (position,) = await log.run(
             "delete_worker",
             keys.of(worker.id),
-            {"worker": keys.worker(worker.id), "worker_name": keys.worker_name(worker.name)},
+            {"worker": keys.worker(worker.id)},
             {
                 "name": worker.name,
                 "event": codec.encode(WorkerDeleted(worker_id=worker.id, name=worker.name)),

@@ -1,10 +1,10 @@
 #!lua
 --[[ check_in: a worker shows itself and declares what it serves.
 
-KEYS[1] events       stream  horde:events
-KEYS[2] control      hash    horde:control
-KEYS[3] worker       hash    horde:worker:<worker id>
-KEYS[4] worker_name  string  horde:worker_name:<digest of the name>
+KEYS[1] events   stream  horde:events
+KEYS[2] control  hash    horde:control
+KEYS[3] worker   hash    horde:worker:<worker id>
+KEYS[4..] names  string  horde:worker_name:<digest of the name>, if that is in the worker's partition
 
 ARGV[1] worker_id
 ARGV[2] name
@@ -13,30 +13,36 @@ ARGV[4] trusted   1 or 0, the caller's role
 ARGV[5] declared  digest of the declaration
 ARGV[6] window    seconds in which an unchanged declaration writes nothing
 ARGV[7] stale     seconds after which a silent worker was offline
-ARGV[8..] event   flat fields of checked-in
+ARGV[8] new       1 where the id was just minted for a name that nobody had
+ARGV[9..] event   flat fields of checked-in
 
 RETURNS {"OK", maintenance, paused, speed, maintenance_msg}  speed: 10^-3 tokens a second, empty where none was measured
 REFUSES REBUILDING   a rebuild of state runs
         OTHER_ID     another worker id holds the name; it comes with the answer
         WRONG_OWNER  the name belongs to another account's worker
+        RENAMED      the worker is called something else; that comes with the answer
+        GONE         there is no such worker any more
 EVENTS  checked-in
 ]]
 -- use lib/event
 -- use apply/checked-in
 local worker, worker_name = KEYS[3], KEYS[4]
 local worker_id, name, user_id, trusted, declared = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local window, stale = tonumber(ARGV[6]), tonumber(ARGV[7])
+local window, stale, new = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 
 if gated() then return {"REBUILDING"} end
-local claim = call("GET", worker_name)
+local claim = worker_name and call("GET", worker_name)
 if claim and claim ~= worker_id then return {"OTHER_ID", claim} end
 local w = call("HMGET", worker, "name", "user", "trusted", "declared", "checked_in_ms", "maintenance", "paused",
   "speed", "maintenance_msg", "uptime_ms")
 if w[1] and w[2] ~= user_id then return {"WRONG_OWNER"} end
-if not w[1] or w[1] ~= name or w[3] ~= trusted or w[4] ~= declared or now() - tonumber(w[5]) >= window * 1000 then
+if w[1] and w[1] ~= name then return {"RENAMED", w[1]} end
+-- A claim without its worker is one that the settler has not freed yet.
+if not w[1] and (new ~= "1" or claim or not worker_name) then return {"GONE"} end
+if not w[1] or w[3] ~= trusted or w[4] ~= declared or now() - tonumber(w[5]) >= window * 1000 then
   local uptime, since = tonumber(w[10] or "0"), now() - tonumber(w[5] or "0")
   if w[6] == "0" and w[7] == "0" and since <= stale * 1000 then uptime = uptime + since end
   emit({worker = worker, worker_name = worker_name},
-    event_from(8, "created", w[1] and "0" or "1", "uptime_ms", text(uptime)))
+    event_from(9, "created", w[1] and "0" or "1", "uptime_ms", text(uptime)))
 end
 return {"OK", w[6] or "0", w[7] or "0", w[8] or "", w[9] or ""}

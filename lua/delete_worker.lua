@@ -1,10 +1,9 @@
 #!lua
---[[ delete_worker: forget a worker and free its name.
+--[[ delete_worker: forget a worker. Its name is freed by the settler.
 
-KEYS[1] events       stream  horde:events
-KEYS[2] control      hash    horde:control
-KEYS[3] worker       hash    horde:worker:<worker id>
-KEYS[4] worker_name  string  horde:worker_name:<digest of the name>
+KEYS[1] events   stream  horde:events
+KEYS[2] control  hash    horde:control
+KEYS[3] worker   hash    horde:worker:<worker id>
 
 ARGV[1] name
 ARGV[2..] event  flat fields of worker-deleted
@@ -16,8 +15,8 @@ EVENTS  worker-deleted
 ]]
 -- use lib/event
 -- use apply/worker-deleted
-local worker, worker_name, name = KEYS[3], KEYS[4], ARGV[1]
+local worker, name = KEYS[3], ARGV[1]
 
 if gated() then return {"REBUILDING"} end
 if call("HGET", worker, "name") ~= name then return {"NOT_FOUND"} end
-return {"OK", emit({worker = worker, worker_name = worker_name}, event_from(2))}
+return {"OK", emit({worker = worker}, event_from(2))}

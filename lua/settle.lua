@@ -5,7 +5,7 @@ KEYS[1] events         stream  horde:events
 KEYS[2] control        hash    horde:control
 KEYS[3] fences         hash    horde:fences
 KEYS[4] due_admission  zset    horde:due:admission
-KEYS[5..] targets      hash    the account, claim or worker of each effect, in turn
+KEYS[5..] targets      hash    the account, claim, worker or name of each effect, in turn
 
 ARGV[1] source    number of the source partition
 ARGV[2] expected  the fence that the caller read, empty for none
@@ -18,7 +18,7 @@ ARGV[7..] effects cmsgpack list of flat fields of an event, one for each target
 RETURNS {"OK", carried}
 REFUSES REBUILDING  a rebuild of state runs
         FENCE       the fence stands elsewhere; it comes with the answer
-EVENTS  waiting-changed released unclaimed worker-aborted worker-nonconformant worker-measured settled
+EVENTS  waiting-changed released unclaimed worker-aborted worker-nonconformant worker-measured worker-renamed name-freed settled
 ]]
 -- use lib/emit
 -- use apply/waiting-changed
@@ -27,6 +27,8 @@ EVENTS  waiting-changed released unclaimed worker-aborted worker-nonconformant w
 -- use apply/worker-aborted
 -- use apply/worker-nonconformant
 -- use apply/worker-measured
+-- use apply/worker-renamed
+-- use apply/name-freed
 -- use apply/settled
 local fences, due_admission = KEYS[3], KEYS[4]
 local source, expected, reached = ARGV[1], ARGV[2], ARGV[3]
@@ -50,6 +52,8 @@ changes["unclaimed"] = function(claim, e) return call("HGET", claim, "request") 
 changes["worker-aborted"] = function(worker) return call("EXISTS", worker) == 1 end
 changes["worker-nonconformant"] = changes["worker-aborted"]
 changes["worker-measured"] = changes["worker-aborted"]
+changes["worker-renamed"] = function(worker, e) return call("HGET", worker, "name") ~= e.name end
+changes["name-freed"] = function(worker_name, e) return call("GET", worker_name) == e.worker_id end
 
 -- What only the target knows of an effect, as field, value, …
 local adds = {}
@@ -57,6 +61,7 @@ adds["worker-measured"] = function(worker, e)
   local _, speed = newest_speeds(call("HGET", worker, "speeds") or "", e.samples)
   return {"speed", speed}
 end
+adds["worker-renamed"] = function(worker, e) return {"former", call("HGET", worker, "name") or e.name} end
 -- A drop counts at its own time, however late it is carried here.
 adds["worker-aborted"] = function(worker, e)
   local w = call("HMGET", worker, "abort_window_ms", "recent_aborts")
@@ -73,7 +78,8 @@ for i = 7, #ARGV do
   local e = fields_of(flat)
   if changes[e.type](target, e) then
     for _, each in ipairs(adds[e.type] and adds[e.type](target, e) or {}) do flat[#flat + 1] = each end
-    emit({account = target, claim = target, worker = target, due_admission = due_admission, fences = fences}, flat)
+    emit({account = target, claim = target, worker = target, worker_name = target,
+      due_admission = due_admission, fences = fences}, flat)
     carried = carried + 1
   end
 end

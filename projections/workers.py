@@ -34,6 +34,7 @@ class WorkerRow(NamedTuple):
     info: str
     speed: float | None  # tokens a second
     uncompleted_jobs: int
+    nonconformant_replies: int
     fulfilments: int
 
 
@@ -42,7 +43,8 @@ SELECT w.id::text, w.name, w.user_id, w.trusted, w.models, w.threads, w.bridge_a
     w.max_length, w.max_context_length, w.accepts_chat_jobs, w.accepts_prompt_jobs,
     w.chat_model_id, w.chat_features, w.chat_max_context_length, w.chat_max_length,
     w.chat_tools_max_temperature, w.image_transports, w.last_check_in_ms, w.uptime_ms,
-    w.maintenance, w.paused, w.info, w.speed, w.uncompleted_jobs, coalesce(f.replies, 0)
+    w.maintenance, w.paused, w.info, w.speed, w.uncompleted_jobs,
+    w.nonconformant_replies, coalesce(f.replies, 0)
 FROM workers w CROSS JOIN LATERAL (
     SELECT sum(fulfilments)::bigint AS replies FROM worker_fulfilments WHERE worker_id = w.id
 ) f

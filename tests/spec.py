@@ -362,6 +362,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "moderators see more",
         "PUT: who may change what",
         "maintenance, and what the worker is told",
+        "a new name: whose it may be, and whom it leads to meanwhile",
         "DELETE frees the name; 423 while it holds a job",
         "GET /v2/status/models: type, counts, model_state",
         "GET /v2/status/models/<name>",

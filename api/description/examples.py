@@ -98,6 +98,7 @@ MODES: Examples = {"Taking no new requests": {"maintenance": True}}
 
 WORKER: Examples = {
     "Into maintenance": {"maintenance": True, "maintenance_msg": "New disks, back on Friday."},
+    "Another name": {"name": "Attic, north side"},
     "What people read of it": {"info": "Two cards in an attic, off at night."},
 }
 

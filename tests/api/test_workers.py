@@ -70,6 +70,7 @@ async def test_a_worker_is_told_of_by_its_id_and_by_its_name(any_site: Site) -> 
         "online": True,
         "requests_fulfilled": 0,
         "uncompleted_jobs": 0,
+        "nonconformant_replies": 0,
         "kudos_details": {"generated": None, "uptime": None},
         "performance": "1.0 tokens per second",
         "threads": 1,
@@ -308,7 +309,7 @@ async def test_an_unknown_worker_is_unknown_before_anybody_is_asked_who_they_are
         assert (answer.status_code, answer.json()["rc"]) == (404, "WorkerNotFound")
 
 
-@spec("Worker and status routes", 6)
+@spec("Worker and status routes", 7)
 async def test_an_owner_deletes_a_worker_and_its_name_is_free(any_site: Site) -> None:
     site = any_site
     id_ = await worker_id(site)
@@ -324,6 +325,8 @@ async def test_an_owner_deletes_a_worker_and_its_name_is_free(any_site: Site) ->
     await site.project()
     assert await listed(site) == []
     assert (await delete(site, id_, site.owner_key)).json()["rc"] == "WorkerNotFound"
+    assert (await site.pop(site.client_key)).json()["rc"] == "SettlerBehind"
+    await site.settle()
     assert (await site.pop(site.client_key)).status_code == 200
     await site.project()
     client = await site.parts.accounts.find(site.client_key)
@@ -331,7 +334,7 @@ async def test_an_owner_deletes_a_worker_and_its_name_is_free(any_site: Site) ->
     assert shown["owner"] == client.username
 
 
-@spec("Worker and status routes", 6)
+@spec("Worker and status routes", 7)
 async def test_a_worker_that_holds_a_job_is_locked(site: Site) -> None:
     await site.queued()
     await site.project()
@@ -358,3 +361,117 @@ async def test_a_job_of_a_worker_that_is_deleted_meanwhile_is_taken(site: Site) 
     await site.settle()
     await site.project()
     assert await listed(site) == []
+
+
+# names
+
+
+@spec("Worker and status routes", 6)
+async def test_a_worker_is_renamed_and_its_old_name_is_free(any_site: Site) -> None:
+    site = any_site
+    id_ = await worker_id(site)
+
+    answer = await put(site, id_, {"name": "  north side ", "info": "x"}, site.owner_key)
+
+    assert (answer.status_code, answer.json()) == (200, {"name": "north side", "info": "x"})
+    assert (await site.pop(name="north side")).status_code == 200  # at once
+    await site.settle()
+    await site.project()
+    assert await listed(site) == ["north side"]
+    assert (await get(site, "/name/north side"))["id"] == id_
+    assert (await site.pop(name="north side")).status_code == 200
+    assert (await site.pop(site.client_key)).status_code == 200  # whoever comes first
+    await site.project()
+    assert await listed(site) == ["north side", "w"]
+    assert (await worker_id(site, "north side"), await worker_id(site) != id_) == (id_, True)
+
+
+@spec("Worker and status routes", 6)
+async def test_until_it_is_carried_over_either_name_leads_to_the_worker(any_site: Site) -> None:
+    site = any_site
+    id_ = await worker_id(site)
+    await put(site, id_, {"name": "north side"}, site.owner_key)
+
+    for name in ("w", "north side"):
+        assert (await site.pop(name=name, threads=len(name))).status_code == 200
+        await site.project()
+        assert (await get(site, f"/{id_}"))["threads"] == len(name)
+        refused = await site.pop(site.client_key, name=name)
+        assert refused.json()["rc"] == "WrongCredentials"
+
+    await site.settle()
+    await site.project()
+    assert await listed(site) == ["north side"]
+
+
+@spec("Worker and status routes", 6)
+async def test_names_that_a_worker_cannot_get(any_site: Site) -> None:
+    site, other = any_site, "the other"
+    await site.pop(name=other)
+    await site.pop(site.client_key, name="a client's")
+    await site.project()
+    id_ = await worker_id(site)
+    table = [
+        ({"name": other}, site.owner_key, 400, "WorkerNameAlreadyExists"),
+        ({"name": "a client's"}, site.owner_key, 400, "WorkerNameAlreadyExists"),
+        ({"name": other, "info": "x"}, site.owner_key, 400, "WorkerNameAlreadyExists"),
+        ({"name": "free name", "paused": True}, site.owner_key, 403, "NotModerator"),
+        ({"name": "free name"}, site.client_key, 403, "NotModerator"),
+        ({"name": "four"}, site.owner_key, 400, "BadRequest"),
+        ({"name": "  four   "}, site.owner_key, 400, "BadRequest"),
+        ({"name": "n" * 101}, site.owner_key, 400, "BadRequest"),
+        ({"name": "north\0"}, site.owner_key, 400, "NulByteInPayload"),
+    ]
+    before = await site.log_length()
+
+    for body, key, status, rc in table:
+        answer = await put(site, id_, body, key)
+        assert (answer.status_code, answer.json()["rc"]) == (status, rc), body
+
+    assert await site.log_length() == before
+
+
+async def test_a_name_cannot_be_changed_back_before_it_is_free(any_site: Site) -> None:
+    site = any_site
+    id_ = await worker_id(site)
+    await put(site, id_, {"name": "north side"}, site.owner_key)
+
+    answer = await put(site, id_, {"name": "north side"}, site.owner_key)
+    assert (answer.status_code, answer.json()["rc"]) == (503, "SettlerBehind")
+
+    await site.settle()
+    assert (await put(site, id_, {"name": "north side"}, site.owner_key)).status_code == 200
+    assert (await put(site, id_, {"name": "south side"}, site.owner_key)).status_code == 200
+    await site.settle()
+    assert (await put(site, id_, {"name": "north side"}, site.owner_key)).status_code == 200
+    await site.settle()
+    await site.project()
+    assert await listed(site) == ["north side"]
+
+
+async def test_the_name_of_a_renamed_worker_is_free_once_it_is_deleted(any_site: Site) -> None:
+    site = any_site
+    id_ = await worker_id(site)
+    await put(site, id_, {"name": "north side"}, site.owner_key)
+    await site.settle()
+
+    assert (await delete(site, id_, site.owner_key)).status_code == 200
+
+    waits = await site.pop(site.client_key, name="north side")
+    assert (waits.status_code, waits.json()["rc"]) == (503, "SettlerBehind")
+    await site.settle()
+    assert (await site.pop(site.client_key, name="north side")).status_code == 200
+
+
+async def test_a_claim_for_a_worker_that_is_deleted_before_it_is_carried_is_freed(
+    any_site: Site,
+) -> None:
+    site = any_site
+    id_ = await worker_id(site)
+    await put(site, id_, {"name": "north side"}, site.owner_key)
+    await delete(site, id_, site.owner_key)
+
+    await site.settle()
+
+    for name in ("w", "north side"):
+        assert (await site.pop(site.client_key, name=name)).status_code == 200, name

@@ -46,6 +46,7 @@ class Driver:
             (self.give_back, 5),
             (self.check_in, 4),
             (self.change_worker, 1),
+            (self.rename_worker, 0.7),
             (self.delete_worker, 0.3),
             (self.pass_time, 3),
             (self.sweep, 3),
@@ -81,15 +82,16 @@ class Driver:
         return operation_of(key, "b" * 64 if self.random.random() < 0.1 else "a" * 64)
 
     async def submit(self) -> None:
-        new = request_of(
-            jobs=self.random.choice((1, 1, 1, 2, 3)),
+        operation = self._operation()
+        new = request_of(  # of one key and fingerprint there are no requests of other sizes
+            jobs=1 if operation else self.random.choice((1, 1, 1, 2, 3)),
             stream=self.random.random() < 0.5,
             models=self.random.choice(MODELS),
         )
         receipt = await self.pool.submitted(
             new,
             account=await self._account(),
-            operation=self._operation(),
+            operation=operation,
             settled=never_settled,
         )
         self.requests.append(receipt.request_id)
@@ -164,6 +166,10 @@ class Driver:
         )
         account = self.pool.owner._replace(moderator=self.random.random() < 0.8)
         await workers.change_worker(self.pool.log, account, worker, change)
+
+    async def rename_worker(self) -> None:
+        name = self.random.choice((*WORKERS, "another", "a third"))
+        await workers.claim_name(self.pool.log, self.pool.owner, await self._worker(), name)
 
     async def delete_worker(self) -> None:
         await workers.delete_worker(self.pool.log, self.pool.owner, await self._worker(), idle)

@@ -127,6 +127,25 @@ async def _gone_worker(pool: Pool, *, delete: bool) -> None:
         await workers.change_worker(pool.log, pool.owner, known, workers.Change(maintenance=True))
 
 
+async def _taken_name(pool: Pool) -> None:
+    await pool.worker("w")
+    other = await workers.find(pool.log, (await pool.worker("v")).id)
+    await workers.claim_name(pool.log, pool.owner, other, "w")
+
+
+async def _renamed(pool: Pool) -> None:
+    """It goes on under the old name until that is free."""
+    known = await workers.find(pool.log, (await pool.worker("w")).id)
+    await workers.claim_name(pool.log, pool.owner, known, "v")
+    assert (await pool.worker("v")).name == "w"
+
+
+async def _deleted(pool: Pool) -> None:
+    known = await workers.find(pool.log, (await pool.worker("w")).id)
+    await workers.delete_worker(pool.log, pool.owner, known, idle)
+    await pool.worker("w")
+
+
 async def _wrong_owner(pool: Pool) -> None:
     await pool.worker("w")
     pool.owner = pool.client
@@ -343,6 +362,9 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("check_in", "OTHER_ID"): _other_name,
     ("check_in", "WRONG_OWNER"): _wrong_owner,
     ("change_worker", "NOT_FOUND"): lambda pool: _gone_worker(pool, delete=False),
+    ("claim_name", "TAKEN"): _taken_name,
+    ("check_in", "RENAMED"): _renamed,
+    ("check_in", "GONE"): _deleted,
     ("delete_worker", "NOT_FOUND"): lambda pool: _gone_worker(pool, delete=True),
     ("expire", "NOT_DUE"): _early_expire,
     ("expire", "NOT_FOUND"): _expire_nothing,

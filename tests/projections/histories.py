@@ -33,6 +33,7 @@ from events.types import (
     WorkerDeleted,
     WorkerMeasured,
     WorkerNonconformant,
+    WorkerRenamed,
 )
 
 MODELS = ("alpha", "beta", "gamma")
@@ -78,6 +79,7 @@ class Story:
         self._made = 0
         self._requests: dict[str, dict[str, Any]] = {}
         self.workers: list[int] = []
+        self._names: dict[int, str] = {}  # of those that were renamed
 
     @property
     def head(self) -> Position:
@@ -325,7 +327,7 @@ class Story:
         self.tell(
             CheckedIn(
                 worker_id=id_,
-                name=f"worker {worker}",
+                name=self.name(worker),
                 user_id=user_id or worker,
                 trusted=trusted,
                 declared="digest",
@@ -348,9 +350,25 @@ class Story:
             )
         )
 
+    def rename_worker(self, worker: int, name: str) -> None:
+        self.tell(
+            WorkerRenamed(
+                worker_id=uuid(worker, 0xF000),
+                name=name,
+                source=0,
+                source_position=str(self.head),
+                former=self.name(worker),
+            )
+        )
+        self._names[worker] = name
+
+    def name(self, worker: int) -> str:
+        return self._names.get(worker, f"worker {worker}")
+
     def delete_worker(self, worker: int = 1) -> None:
         self.workers.remove(worker)
-        self.tell(WorkerDeleted(worker_id=uuid(worker, 0xF000), name=f"worker {worker}"))
+        self.tell(WorkerDeleted(worker_id=uuid(worker, 0xF000), name=self.name(worker)))
+        self._names.pop(worker, None)
 
     def abort(self, worker: int = 1, maintenance_msg: str = "") -> None:
         self.tell(
@@ -407,7 +425,7 @@ def _one(story: Story, choose: random.Random) -> None:  # noqa: PLR0912 - a kind
             *("submit", "assign", "assign", "progress", "reply", "reply", "back", "fault", "fault"),
             *("refuse", "nonconformant"),
             *("cancel", "expire", "check-in", "check-in", "abort", "measure", "other"),
-            *("change-worker", "delete-worker"),
+            *("change-worker", "rename-worker", "delete-worker"),
         ]
     )
     if what == "submit" or request is None or state is None:
@@ -460,6 +478,8 @@ def _one(story: Story, choose: random.Random) -> None:  # noqa: PLR0912 - a kind
                 )
             ),
         )
+    elif what == "rename-worker" and story.workers:
+        story.rename_worker(choose.choice(story.workers), choose.choice(MODELS))
     elif what == "delete-worker" and story.workers:
         story.delete_worker(choose.choice(story.workers))
     elif what == "abort" and story.workers:

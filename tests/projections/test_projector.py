@@ -299,7 +299,8 @@ def test_signals_come_in_order_and_after_the_commit(
 
 
 def test_hints_say_what_became_readable(client: redis.Redis, given: Given):
-    ear = Ear(client, CHANNEL_PROJECTED + "*")
+    names = ("status", "eligibility", "statistics")
+    ears = [Ear(client, f"{CHANNEL_PROJECTED}{name}:*") for name in names]
     story = Story()
     request = story.submit(models=("alpha", "beta"))
     story.submit(chat=False, models=())
@@ -310,8 +311,7 @@ def test_hints_say_what_became_readable(client: redis.Redis, given: Given):
     story.fault(request, generation)
     given(story)
 
-    heard = ear.heard()
-    status, eligibility, statistics = (heard[first::3] for first in range(3))
+    status, eligibility, statistics = (ear.heard() for ear in ears)
 
     assert [message.get("requests") for message in status] == [
         [request, story.events[1][1].request_id],  # type: ignore[attr-defined]
