@@ -187,9 +187,9 @@ def _print_table(rows: list[settings.Row]) -> None:
     for title in ("name", "value", "default", "unit", "meaning"):
         table.add_column(
             title,
-            no_wrap=title in ("name", "default", "unit"),
+            no_wrap=title in ("name", "unit"),
             overflow="fold",
-            max_width=_VALUE_COLUMNS if title == "value" else None,
+            max_width=_VALUE_COLUMNS if title in ("value", "default") else None,
         )
     for row in rows:
         cells = (row.name, row.value, row.default, row.unit, row.meaning)

@@ -39,6 +39,8 @@ async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
         "eligible_worker_threads": 1,
         "might_stall": False,
         "context_adjustments": None,
+        "fault_reason": None,
+        "fault_rc": None,
         "impossible_reason": None,
     }
 

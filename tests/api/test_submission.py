@@ -387,6 +387,10 @@ async def test_what_only_the_front_reads_leaves_no_trace(site: Site) -> None:
 async def test_the_status_shows_what_was_adjusted_and_the_worker_gets_what_is_left(
     site: Site,
 ) -> None:
+    """The worker's limit is one that it can generate within a lease."""
+    limits = {"chat_limits": {"max_context_length": 8192, "max_length": 1024}}
+    await site.pop(**limits)
+    await site.project()
     texts = [f"{number} " + "x" * 4000 for number in range(10)]
     messages = [{"role": "system", "content": "be brief"}, *said(*texts), *said("and now?")]
 
@@ -395,16 +399,16 @@ async def test_the_status_shows_what_was_adjusted_and_the_worker_gets_what_is_le
 
     adjusted = (await site.status(request_id)).json()["context_adjustments"]
     assert adjusted[:2] == [
-        {"from": 4096, "to": 2048, "reason": "worker_max_length"},
+        {"from": 4096, "to": 1024, "reason": "worker_max_length"},
         {"from": 2048, "to": 8192, "reason": "grow"},
     ]
     trimmed = adjusted[2]
     dropped = trimmed["dropped_messages"]
     assert (trimmed["reason"], dropped % 2, len(adjusted)) == ("truncate_oldest", 0, 3)
-    assert trimmed["from"] > 8192 >= trimmed["to"] + 2048
-    payload = (await site.popped())["payload"]
+    assert trimmed["from"] > 8192 >= trimmed["to"] + 1024
+    payload = (await site.popped(**limits))["payload"]
     assert payload["messages"] == [messages[0], *messages[1 + dropped :]]
-    assert (payload["max_length"], payload["max_context_length"]) == (2048, 8192)
+    assert (payload["max_length"], payload["max_context_length"]) == (1024, 8192)
 
 
 @spec("Context adjustments", 2, 5)

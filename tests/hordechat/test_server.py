@@ -75,7 +75,7 @@ def web(redis_url: str, migrated_url: str, tmp_path: Path) -> Iterator[Web]:
     }
     loaded = settings.load(environ)
     commands.migrate(loaded)
-    user = commands.user_create(loaded, name="o", kudos=0, trusted=False, moderator=False)
+    user = commands.user_create(loaded, name="o", kudos=0, trusted=True, moderator=False)
     command = [sys.executable, "-m", "hordechat", "web", "--port", str(port)]
     command += ["--data-dir", str(tmp_path)]
     with (tmp_path / "web.log").open("wb") as out:
