@@ -18,6 +18,7 @@ from api.client import Callers
 from api.errors import JSON
 from api.ids import canonical
 from api.matcher import Matcher, Outcome
+from api.worker_messages import ShownMessage, shown
 from events import faults
 from events.base import Position
 from events.types import Declaration
@@ -44,6 +45,7 @@ from handlers.pop import Assignment, Overrun, Worker, Workers, assign, give_back
 from handlers.progress import Posts
 from handlers.text import reply as text_reply
 from handlers.timeouts import Timeouts
+from handlers.worker_messages import Messages
 from projections import eligibility
 from projections.eligibility import ANY_MODEL, Candidate, Offer, Rules
 
@@ -69,7 +71,8 @@ class Popped(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     ttl: int | None = None  # seconds
     skipped: dict[str, int] = {}
-    messages: list[Any] = []  # the operator's notices
+    messages: list[ShownMessage] = []
+    """Notices for the worker, of its owner and of moderators."""
     softprompt: None = None
     extra_source_images: None = None
     chat: bool | UnsetType = UNSET
@@ -88,6 +91,7 @@ class Pop:
         rules: Rules,
         callers: Callers,
         timeouts: Timeouts,
+        messages: Messages,
         *,
         wait_limit: int,
         bodies: Bodies,
@@ -100,6 +104,7 @@ class Pop:
         self._rules = rules
         self._callers = callers
         self._timeouts = timeouts
+        self._messages = messages
         self._wait_limit = wait_limit
         self._bodies = bodies
 
@@ -117,6 +122,7 @@ class Pop:
         shelf = self._matcher.shelf(offer)
         shelf.prepare()
         worker = await self._workers.check_in(owner, declared.name, declared.declaration)
+        told = await self._messages.of(worker.id)  # before it holds a job that could be lost
         seen = self._seen(worker, declared)
         if seen.offer != offer:
             shelf = self._matcher.shelf(seen.offer)
@@ -135,7 +141,7 @@ class Pop:
         if seconds:
             wait.applied(resp, seconds)
         resp.content_type = JSON
-        resp.data = _encode(_popped(outcome))
+        resp.data = _encode(_popped(outcome, list(map(shown, told))))
 
     def _offer(self, declared: _Declared, speed: float | None, trusted: bool) -> Offer:
         return declared.offer.by(declared.models, self._rules, speed, trusted=trusted)
@@ -266,14 +272,15 @@ def _declare(pop: declaration.Pop, owner: str, rules: Rules) -> _Declared:
     return _Declared(name, declared, offer, pop.amount or 1, prefers)
 
 
-def _popped(outcome: Outcome[Hand]) -> Popped:
+def _popped(outcome: Outcome[Hand], messages: list[ShownMessage]) -> Popped:
     hand = outcome.job
     if hand is None:
         skipped = {name: count for name, count in outcome.skipped.items() if name not in UNTOLD}
-        return Popped(payload=payload.NoJob(), skipped=skipped)
+        return Popped(payload=payload.NoJob(), messages=messages, skipped=skipped)
     job = hand.jobs[0]
     return Popped(
         payload=payload.rendered(job.messages, job.payload) if hand.chat else Raw(job.payload),
+        messages=messages,
         id=job.generation_id,
         ids=[each.generation_id for each in hand.jobs],
         model=job.model,
