@@ -27,6 +27,7 @@ from handlers import reply as replies
 from handlers.accounts import Accounts
 from handlers.chat import declaration, documents, payload, reply, verification
 from handlers.chat.schema_pool import SchemaPool
+from handlers.decoy import Decoys
 from handlers.errors import (
     BadRequest,
     ChatJobAborted,
@@ -100,6 +101,7 @@ class Pop:
         self._limits = limits
         self._accounts = accounts
         self._workers = workers
+        self._decoys = Decoys(log, limits)
         self._matcher = matcher
         self._rules = rules
         self._callers = callers
@@ -157,6 +159,7 @@ class Pop:
             speed=worker.speed,
             capacity=self._rules.capacity(worker.speed),
             prefers=declared.prefers | {worker.owner.id},
+            decoys=self._decoys.had_by(worker.id) if worker.paused else None,
         )
 
     async def _take(self, worker: Worker, declared: _Declared, candidate: Candidate) -> Hand | None:
@@ -165,11 +168,13 @@ class Pop:
         All get the same model. Raise RedisUnavailable where that is why there is none.
         """
         chat, models = candidate.wanted.chat, candidate.wanted.models
+        if worker.paused and candidate.wanted.user_id != worker.owner.id:
+            return await self._decoy(worker, declared, candidate)
         overrun = None if chat else self._overrun(worker, candidate.wanted.max_length)
         if chat:
             model, declaration, count = models[0], declared.declaration, 1
         else:
-            model = random.choice(declared.models if models == (ANY_MODEL,) else models)  # noqa: S311 - no secret
+            model = declared.chosen(models)
             declaration, count = declared.for_text, min(declared.amount, candidate.waiting)
 
         def one() -> Coroutine[Any, Any, Assignment | None]:
@@ -195,6 +200,14 @@ class Pop:
                 raise each
         return None
 
+    async def _decoy(
+        self, worker: Worker, declared: _Declared, candidate: Candidate
+    ) -> Hand | None:
+        chat, models = candidate.wanted.chat, candidate.wanted.models
+        model = models[0] if chat else declared.chosen(models)
+        job = await self._decoys.give(worker, candidate.request_id, model)
+        return None if job is None else Hand((job,), chat, decoy=True)
+
     def _overrun(self, worker: Worker, max_length: int) -> Overrun | None:
         capacity = self._rules.capacity(worker.speed)
         if max_length <= capacity:
@@ -203,6 +216,8 @@ class Pop:
 
     def _put_back(self, hand: Hand) -> None:
         """The worker is gone: the next one gets its jobs."""
+        if hand.decoy:
+            return
         for job in hand.jobs:
             self._log.later(persist(functools.partial(self._give_back, job)))
 
@@ -215,10 +230,14 @@ class Hand(NamedTuple):
 
     jobs: tuple[Assignment, ...]
     chat: bool
+    decoy: bool = False
+    """They are none (handlers/decoy.py)."""
 
     @property
     def positions(self) -> tuple[Position, ...]:
-        """Of their `assigned` events."""
+        """Of their `assigned` events, which decoys have not."""
+        if self.decoy:
+            return ()
         return tuple(job.position for job in self.jobs)
 
 
@@ -236,6 +255,10 @@ class _Declared(NamedTuple):
     def models(self) -> tuple[str, ...]:
         """Those that it serves text jobs with."""
         return self.declaration.models
+
+    def chosen(self, models: tuple[str, ...]) -> str:
+        """One of these models of a text request that it serves, or of all that it serves."""
+        return random.choice(self.models if models == (ANY_MODEL,) else models)  # noqa: S311 - no secret
 
     @property
     def for_text(self) -> Declaration:
@@ -322,7 +345,8 @@ class Submit:
             if job.chat and submit.chat:
                 reply.check_model(submit, job.model)
                 said = reply.fault_reason(submit)
-                metrics.worker_fault(said, trusted=account.trusted)
+                if not job.decoy:
+                    metrics.worker_fault(said, trusted=account.trusted)
                 reason = said if said in faults.MESSAGES else ""
             if not job.chat and submit.message is not UNSET:
                 raise ChatSubmitInvalid(NO_MESSAGE)
