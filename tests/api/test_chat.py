@@ -40,6 +40,8 @@ async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
         "might_stall": False,
         "context_adjustments": None,
         "impossible_reason": None,
+        "fault_reason": None,
+        "fault_rc": None,
     }
 
     job = await site.popped()
