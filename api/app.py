@@ -38,6 +38,7 @@ from api.text import Pop, Progress, Submit
 from api.text_requests import TextAsync, TextParameters, TextStatus
 from api.timeouts import TimeoutsRoute
 from api.wait import Drain, Watches
+from api.worker_messages import MessageRoute, MessagesRoute
 from api.workers import Directory, WorkerByName, WorkerRoute, WorkersRoute
 from handlers.accounts import Accounts
 from handlers.chat.schema_pool import SchemaPool
@@ -49,6 +50,7 @@ from handlers.modes import Modes
 from handlers.pop import Workers
 from handlers.reference import Reference
 from handlers.timeouts import Timeouts
+from handlers.worker_messages import Messages
 from projections.database import Database
 from projections.eligibility import Rules
 from projections.follow import Follower
@@ -88,6 +90,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: Timeouts
     modes: Modes
     directory: Directory
+    messages: Messages
     census: Census
     version: str
     """Of the service."""
@@ -184,6 +187,7 @@ def create_app(parts: Parts) -> App:
             parts.rules,
             parts.callers,
             parts.timeouts,
+            parts.messages,
             wait_limit=parts.wait_limit,
             **worked,
         ),
@@ -199,6 +203,8 @@ def create_app(parts: Parts) -> App:
     )
     app.add_route("/v2/workers", WorkersRoute(accounts, parts.directory))
     app.add_route("/v2/workers/name/{worker_name:path}", WorkerByName(accounts, parts.directory))
+    app.add_route("/v2/workers/messages", MessagesRoute(log, accounts, parts.messages, **operated))
+    app.add_route("/v2/workers/messages/{message_id}", MessageRoute(accounts, parts.messages))
     app.add_route(
         "/v2/workers/{worker_id}",
         WorkerRoute(log, parts.database, accounts, parts.directory, **operated),

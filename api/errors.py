@@ -51,6 +51,7 @@ STATUSES: dict[type[errors.Refused], int] = {
     errors.NotOwner: 403,
     errors.NoWorkerModSelected: 400,
     errors.WorkerNameAlreadyExists: 400,
+    errors.MessageNotFound: 404,
     errors.Locked: 423,
     errors.TooManyPrompts: 429,
     errors.TooManyRequests: 429,

@@ -460,6 +460,8 @@ class Shelf:
         """So many of its jobs are the worker's; the read model will show it."""
         until = asyncio.get_running_loop().time() + TAKEN_SECONDS
         self._matcher.marks.drop(candidate.request_id)
+        if not positions:  # a decoy was: the request waits for somebody else
+            self._matcher.hinted(candidate.wanted.models)
         for position in positions:
             self._matcher.marks.add(candidate.request_id, until, position)
         if candidate.waiting <= len(positions):

@@ -18,6 +18,7 @@ from api.client import Callers
 from api.errors import JSON
 from api.ids import canonical
 from api.matcher import Matcher, Outcome
+from api.worker_messages import ShownMessage, shown
 from events import faults
 from events.base import Position
 from events.types import Declaration
@@ -26,6 +27,7 @@ from handlers import reply as replies
 from handlers.accounts import Accounts
 from handlers.chat import declaration, documents, payload, reply, verification
 from handlers.chat.schema_pool import SchemaPool
+from handlers.decoy import Decoys
 from handlers.errors import (
     BadRequest,
     ChatJobAborted,
@@ -44,6 +46,7 @@ from handlers.pop import Assignment, Overrun, Worker, Workers, assign, give_back
 from handlers.progress import Posts
 from handlers.text import reply as text_reply
 from handlers.timeouts import Timeouts
+from handlers.worker_messages import Messages
 from projections import eligibility
 from projections.eligibility import ANY_MODEL, Candidate, Offer, Rules
 
@@ -69,7 +72,8 @@ class Popped(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     ttl: int | None = None  # seconds
     skipped: dict[str, int] = {}
-    messages: list[Any] = []  # the operator's notices
+    messages: list[ShownMessage] = []
+    """Notices for the worker, of its owner and of moderators."""
     softprompt: None = None
     extra_source_images: None = None
     chat: bool | UnsetType = UNSET
@@ -88,6 +92,7 @@ class Pop:
         rules: Rules,
         callers: Callers,
         timeouts: Timeouts,
+        messages: Messages,
         *,
         wait_limit: int,
         bodies: Bodies,
@@ -96,10 +101,12 @@ class Pop:
         self._limits = limits
         self._accounts = accounts
         self._workers = workers
+        self._decoys = Decoys(log, limits)
         self._matcher = matcher
         self._rules = rules
         self._callers = callers
         self._timeouts = timeouts
+        self._messages = messages
         self._wait_limit = wait_limit
         self._bodies = bodies
 
@@ -117,6 +124,7 @@ class Pop:
         shelf = self._matcher.shelf(offer)
         shelf.prepare()
         worker = await self._workers.check_in(owner, declared.name, declared.declaration)
+        told = await self._messages.of(worker.id)  # before it holds a job that could be lost
         seen = self._seen(worker, declared)
         if seen.offer != offer:
             shelf = self._matcher.shelf(seen.offer)
@@ -135,7 +143,7 @@ class Pop:
         if seconds:
             wait.applied(resp, seconds)
         resp.content_type = JSON
-        resp.data = _encode(_popped(outcome))
+        resp.data = _encode(_popped(outcome, list(map(shown, told))))
 
     def _offer(self, declared: _Declared, speed: float | None, trusted: bool) -> Offer:
         return declared.offer.by(declared.models, self._rules, speed, trusted=trusted)
@@ -151,6 +159,7 @@ class Pop:
             speed=worker.speed,
             capacity=self._rules.capacity(worker.speed),
             prefers=declared.prefers | {worker.owner.id},
+            decoys=self._decoys.had_by(worker.id) if worker.paused else None,
         )
 
     async def _take(self, worker: Worker, declared: _Declared, candidate: Candidate) -> Hand | None:
@@ -159,11 +168,13 @@ class Pop:
         All get the same model. Raise RedisUnavailable where that is why there is none.
         """
         chat, models = candidate.wanted.chat, candidate.wanted.models
+        if worker.paused and candidate.wanted.user_id != worker.owner.id:
+            return await self._decoy(worker, declared, candidate)
         overrun = None if chat else self._overrun(worker, candidate.wanted.max_length)
         if chat:
             model, declaration, count = models[0], declared.declaration, 1
         else:
-            model = random.choice(declared.models if models == (ANY_MODEL,) else models)  # noqa: S311 - no secret
+            model = declared.chosen(models)
             declaration, count = declared.for_text, min(declared.amount, candidate.waiting)
 
         def one() -> Coroutine[Any, Any, Assignment | None]:
@@ -189,6 +200,14 @@ class Pop:
                 raise each
         return None
 
+    async def _decoy(
+        self, worker: Worker, declared: _Declared, candidate: Candidate
+    ) -> Hand | None:
+        chat, models = candidate.wanted.chat, candidate.wanted.models
+        model = models[0] if chat else declared.chosen(models)
+        job = await self._decoys.give(worker, candidate.request_id, model)
+        return None if job is None else Hand((job,), chat, decoy=True)
+
     def _overrun(self, worker: Worker, max_length: int) -> Overrun | None:
         capacity = self._rules.capacity(worker.speed)
         if max_length <= capacity:
@@ -197,6 +216,8 @@ class Pop:
 
     def _put_back(self, hand: Hand) -> None:
         """The worker is gone: the next one gets its jobs."""
+        if hand.decoy:
+            return
         for job in hand.jobs:
             self._log.later(persist(functools.partial(self._give_back, job)))
 
@@ -209,10 +230,14 @@ class Hand(NamedTuple):
 
     jobs: tuple[Assignment, ...]
     chat: bool
+    decoy: bool = False
+    """They are none (handlers/decoy.py)."""
 
     @property
     def positions(self) -> tuple[Position, ...]:
-        """Of their `assigned` events."""
+        """Of their `assigned` events, which decoys have not."""
+        if self.decoy:
+            return ()
         return tuple(job.position for job in self.jobs)
 
 
@@ -230,6 +255,10 @@ class _Declared(NamedTuple):
     def models(self) -> tuple[str, ...]:
         """Those that it serves text jobs with."""
         return self.declaration.models
+
+    def chosen(self, models: tuple[str, ...]) -> str:
+        """One of these models of a text request that it serves, or of all that it serves."""
+        return random.choice(self.models if models == (ANY_MODEL,) else models)  # noqa: S311 - no secret
 
     @property
     def for_text(self) -> Declaration:
@@ -266,14 +295,15 @@ def _declare(pop: declaration.Pop, owner: str, rules: Rules) -> _Declared:
     return _Declared(name, declared, offer, pop.amount or 1, prefers)
 
 
-def _popped(outcome: Outcome[Hand]) -> Popped:
+def _popped(outcome: Outcome[Hand], messages: list[ShownMessage]) -> Popped:
     hand = outcome.job
     if hand is None:
         skipped = {name: count for name, count in outcome.skipped.items() if name not in UNTOLD}
-        return Popped(payload=payload.NoJob(), skipped=skipped)
+        return Popped(payload=payload.NoJob(), messages=messages, skipped=skipped)
     job = hand.jobs[0]
     return Popped(
         payload=payload.rendered(job.messages, job.payload) if hand.chat else Raw(job.payload),
+        messages=messages,
         id=job.generation_id,
         ids=[each.generation_id for each in hand.jobs],
         model=job.model,
@@ -315,7 +345,8 @@ class Submit:
             if job.chat and submit.chat:
                 reply.check_model(submit, job.model)
                 said = reply.fault_reason(submit)
-                metrics.worker_fault(said, trusted=account.trusted)
+                if not job.decoy:
+                    metrics.worker_fault(said, trusted=account.trusted)
                 reason = said if said in faults.MESSAGES else ""
             if not job.chat and submit.message is not UNSET:
                 raise ChatSubmitInvalid(NO_MESSAGE)

@@ -23,11 +23,14 @@ from api.clock import Clock
 from api.errors import JSON
 from api.ids import canonical
 from api.kept import Kept
+from api.worker_messages import ShownMessage
+from api.worker_messages import shown as shown_message
 from handlers.accounts import Accounts, Person, people
 from handlers.chat import documents
 from handlers.chat.declaration import MAX_NAME
 from handlers.errors import BadRequest, NoWorkerModSelected, WorkerNotFound
 from handlers.log import Log
+from handlers.worker_messages import Messages
 from handlers.workers import Change, change_worker, check_rights, claim_name, delete_worker, find
 from projections import workers as rows
 from projections.database import Database
@@ -103,6 +106,8 @@ class ShownWorker(msgspec.Struct, frozen=True, kw_only=True):
     """For moderators, as `name#id`."""
     paused: bool | UnsetType = UNSET
     """For moderators."""
+    messages: list[ShownMessage] | UnsetType = UNSET
+    """What it is told with its pops. For moderators."""
 
 
 class WorkerBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +159,7 @@ class Directory:
         log: Log,
         database: Database,
         clock: Clock,
+        messages: Messages,
         *,
         online_window: int,
         keep_seconds: float,
@@ -161,6 +167,7 @@ class Directory:
         self._log = log
         self._database = database
         self._clock = clock
+        self._messages = messages
         self._online_window = online_window
         self._lists: Kept[bool, list[ShownWorker]] = Kept(keep_seconds)
         self._by_id: Kept[Who, ShownWorker] = Kept(keep_seconds)
@@ -173,7 +180,7 @@ class Directory:
             since_ms = await self._clock.now_ms() - self._online_window * 1000
             found = await rows.online(self._database, since_ms=since_ms)
             owners = await people(self._log, {row.user_id for row in found})
-            return [self._shown(row, owners, since_ms, moderator=moderator) for row in found]
+            return [await self._shown(row, owners, since_ms, moderator=moderator) for row in found]
 
         return await self._lists.get(moderator, read)
 
@@ -198,13 +205,13 @@ class Directory:
             raise WorkerNotFound
         since_ms = await self._clock.now_ms() - self._online_window * 1000
         owners = await people(self._log, {row.user_id})
-        return self._shown(row, owners, since_ms, moderator=moderator)
+        return await self._shown(row, owners, since_ms, moderator=moderator)
 
-    @staticmethod
-    def _shown(
-        row: WorkerRow, owners: dict[int, Person], since_ms: int, *, moderator: bool
+    async def _shown(
+        self, row: WorkerRow, owners: dict[int, Person], since_ms: int, *, moderator: bool
     ) -> ShownWorker:
         owner = owners[row.user_id]
+        told = await self._messages.of(row.id) if moderator else ()
         return ShownWorker(
             id=row.id,
             name=row.name,
@@ -228,6 +235,7 @@ class Directory:
             chat=_chat(row),
             owner=owner.username if moderator else UNSET,
             paused=row.paused if moderator else UNSET,
+            messages=list(map(shown_message, told)) if moderator else UNSET,
         )
 
 

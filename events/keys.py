@@ -33,6 +33,8 @@ EPHEMERAL = (
     "horde:content:",
     "horde:chat:lease:",
     "horde:chat:stream:",
+    "horde:decoy:",
+    "horde:tricked:",
     "horde:limit:",
     "horde:whitelist:",
 )
@@ -45,6 +47,7 @@ DURABLE = (
     "horde:control",
     "horde:chat:image_delete_retry",
     "horde:ip_timeouts",
+    "horde:worker_messages",
 )
 
 CHANNEL_PROJECTED = "horde:projected:"
@@ -164,6 +167,10 @@ class Keys:
         """Addresses and networks that are shut out, each with its end. In partition 0."""
         return f"{self._tags[0]}horde:ip_timeouts"
 
+    def worker_messages(self) -> str:
+        """What is told to workers with their pops, each with its end. In partition 0."""
+        return f"{self._tags[0]}horde:worker_messages"
+
     # keys of one aggregate
 
     def request(self, request_id: str) -> str:
@@ -185,6 +192,14 @@ class Keys:
     def lease(self, generation_id: str) -> str:
         """The stream lease of a generation."""
         return f"{self._tags[self.of(generation_id)]}horde:chat:lease:{generation_id}"
+
+    def decoy(self, generation_id: str) -> str:
+        """A job that is none, of a paused worker."""
+        return f"{self._tags[self.of(generation_id)]}horde:decoy:{generation_id}"
+
+    def tricked(self, request_id: str) -> str:
+        """The paused workers that had a decoy of a request."""
+        return f"{self._tags[self.of(request_id)]}horde:tricked:{request_id}"
 
     def worker(self, worker_id: str) -> str:
         """Hot state of a worker."""

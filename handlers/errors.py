@@ -133,6 +133,10 @@ class WorkerNameAlreadyExists(Refused):
     """Another worker has this name. Choose another one."""
 
 
+class MessageNotFound(Refused):
+    """There is no message with that ID."""
+
+
 class Locked(Refused):
     """Jobs refer to this worker.
 

@@ -12,6 +12,7 @@ from events.base import Position
 from events.types import Faulted, SubmittedReply, Usage
 from handlers import metrics
 from handlers.accounts import Account
+from handlers.decoy import end_decoy
 from handlers.errors import (
     AbortedGen,
     DuplicateGen,
@@ -44,6 +45,9 @@ class Held(NamedTuple):
     over_capacity: int
     """Tokens that were asked for, where the worker's speed does not finish as many in the lease."""
 
+    decoy: bool = False
+    """It is no job at all: whatever becomes of it changes nothing (handlers/decoy.py)."""
+
 
 class Reply(NamedTuple):
     """What is stored of a reply, and what the log says of it."""
@@ -61,27 +65,32 @@ class Reply(NamedTuple):
     """It has no text and calls nothing."""
 
 
+_HELD = (
+    "request",
+    "worker",
+    "model",
+    "owner",
+    "state",
+    "job_ttl",
+    "payer",
+    "chat",
+    "assigned_ms",
+    "trusted",
+    "over_capacity",
+)
+
+
 async def held(log: Log, account: Account, generation_id: str) -> Held:
     """The generation that `account`'s worker took; raise InvalidJobID or WrongCredentials.
 
     None of what is read ever changes for a generation but its state and ttl, which the scripts
     judge again.
     """
-    fields = await log.read(
-        "HMGET",
-        log.keys.generation(generation_id),
-        "request",
-        "worker",
-        "model",
-        "owner",
-        "state",
-        "job_ttl",
-        "payer",
-        "chat",
-        "assigned_ms",
-        "trusted",
-        "over_capacity",
-    )
+    decoy = False
+    fields = await log.read("HMGET", log.keys.generation(generation_id), *_HELD)
+    if fields[0] is None:
+        fields = await log.read("HMGET", log.keys.decoy(generation_id), *_HELD)
+        decoy = True
     if fields[0] is None or fields[1] is None:  # an id given back before it was a job has no worker
         raise InvalidJobID
     request, worker, model, owner, state, job_ttl, payer, chat, assigned, trusted, over = (
@@ -103,6 +112,7 @@ async def held(log: Log, account: Account, generation_id: str) -> Held:
         int(assigned),
         trusted == "1",
         int(over),
+        decoy,
     )
 
 
@@ -121,6 +131,9 @@ async def submit_reply(
 
     `dropped_tool_calls` is only told. Raise InvalidJobID, DuplicateGen or AbortedGen.
     """
+    if job.decoy:
+        await _end_decoy(log, job, "finished")
+        return False
     keys = log.keys
     partition = keys.of(job.generation_id)
     event = SubmittedReply(
@@ -183,6 +196,8 @@ async def refuse(log: Log, limits: Limits, job: Held, refusal: Refused) -> None:
 
     Best effort: the worker is told of the refusal either way.
     """
+    if job.decoy:
+        return
     rc, partition = type(refusal).__name__, log.keys.of(job.generation_id)
     event = types.Refused(request_id=job.request_id, generation_id=job.generation_id, rc=rc)
     line = logger.bind(request_id=job.request_id, generation_id=job.generation_id, rc=rc)
@@ -213,6 +228,10 @@ async def fault(log: Log, limits: Limits, job: Held, reason: str = "") -> None:
     `reason` is a word of events/faults.py, or empty. A job that a fault, a lapse or a cancel ended
     before is left as it is. Raise InvalidJobID or DuplicateGen.
     """
+    if job.decoy:
+        if job.state != "faulted":
+            await _end_decoy(log, job, "faulted")
+        return
     try:
         position, exhausted, _ = await end_job(
             log, limits, "fault", job.request_id, job.generation_id, reason
@@ -292,6 +311,13 @@ async def end_job(
             "event": codec.encode(event),
         },
     )
+
+
+async def _end_decoy(log: Log, job: Held, state: str) -> None:
+    try:
+        await end_decoy(log, job.generation_id, state)
+    except Refusal as refusal:
+        raise _refused(job, refusal) from refusal
 
 
 def _refused(job: Held, refusal: Refusal) -> Exception:

@@ -36,6 +36,7 @@ from handlers.modes import Modes
 from handlers.newcomers import Newcomers
 from handlers.pop import Workers
 from handlers.timeouts import Timeouts
+from handlers.worker_messages import Messages
 from hordechat.opening import limits_of
 from hordechat.settings import Settings
 from projections import eligibility
@@ -84,7 +85,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         return eligibility.worker_names(database, user_id)
 
     accounts, guard = Accounts(log, settings.secret), MemoryGuard(log, settings.memory_limit_bytes)
-    timeouts, modes = Timeouts(log), Modes(log)
+    timeouts, modes, messages = Timeouts(log), Modes(log), Messages(log)
     reference = references.opened(settings.text_model_reference)
     rules = eligibility.Rules(
         validated=frozenset(_listed(settings.validated_backends)),
@@ -151,10 +152,12 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         limiter=_limiter(settings, log, callers, whitelist),
         timeouts=timeouts,
         modes=modes,
+        messages=messages,
         directory=Directory(
             log,
             database,
             clock,
+            messages,
             online_window=settings.online_window_seconds,
             keep_seconds=settings.worker_details_cache_seconds,
         ),

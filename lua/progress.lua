@@ -39,7 +39,7 @@ local base, grace, slack = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV
 
 if gated() then return {"REBUILDING"} end
 local l = call("HMGET", lease, "key", "seq", "content", "reasoning", "bytes", "max_bytes", "cancelled", "started_ms",
-  "job_ttl", "lease_cap", "worker", "model", "characters", "trusted")
+  "job_ttl", "lease_cap", "worker", "model", "characters", "trusted", "fake")
 if not l[1] then return {"NO_LEASE"} end
 if l[1] ~= key then return {"WRONG_CREDENTIALS"} end
 local last, cancelled = tonumber(l[2] or "0"), l[7] or "0"
@@ -72,6 +72,8 @@ call("HSET", lease, "seq", text(seq), "content", content, "reasoning", reasoning
 if renewal == "granted" then
   call("PEXPIRE", lease, text(started + (job_ttl + grace) * 1000 - now()))
 end
+-- What a paused worker generates for its decoy is taken and dropped.
+if l[15] == "1" then return {"OK", text(seq), cancelled, "none", "0"} end
 local entry = {"gen", generation_id, "seq", text(seq), "content", content}
 if reasoning ~= "" then entry[#entry + 1] = "reasoning_content"; entry[#entry + 1] = reasoning end
 entry[#entry + 1] = "worker"; entry[#entry + 1] = l[11]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from hashlib import blake2s
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -441,6 +441,9 @@ class Worker(NamedTuple):
     """The longest chat reply that it finishes in its lease, by `Rules.capacity`; None: any."""
     prefers: frozenset[int] = frozenset()
     """Accounts whose requests come first: its owner, and whom it names."""
+    decoys: Set[str] | None = None
+    """Of a paused worker that asks for a job: the requests that it had a decoy of. It is offered
+    the others as if it were not paused."""
 
 
 class Candidate(NamedTuple):
@@ -479,6 +482,9 @@ def fits(candidate: Candidate, worker: Worker, now_ms: int) -> str | None:
         return "expired"
     if candidate.holdoff_worker == worker.id and candidate.holdoff_ms > now_ms:
         return "holdoff"
+    own = candidate.wanted.user_id == worker.user_id
+    if worker.decoys and not own and candidate.request_id in worker.decoys:
+        return "secret"
     return refusal(candidate.wanted, worker)
 
 
@@ -502,7 +508,8 @@ def refusal(wanted: Wanted, worker: Worker) -> str | None:
 
 def restriction(wanted: Wanted, worker: Worker) -> str | None:
     """Which of the request's own restrictions, or the worker's pause, keeps them apart."""
-    if (worker.maintenance or worker.paused) and worker.user_id != wanted.user_id:
+    away = worker.maintenance or (worker.paused and worker.decoys is None)
+    if away and worker.user_id != wanted.user_id:
         return "maintenance"
     if wanted.trusted_workers and not worker.trusted:
         return "untrusted"

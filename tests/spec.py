@@ -364,6 +364,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "maintenance, and what the worker is told",
         "a new name: whose it may be, and whom it leads to meanwhile",
         "DELETE frees the name; 423 while it holds a job",
+        "messages for workers: who leaves, reads and deletes them",
+        "messages come with pops",
         "GET /v2/status/models: type, counts, model_state",
         "GET /v2/status/models/<name>",
         "GET /v2/status/performance",

@@ -102,6 +102,13 @@ WORKER: Examples = {
     "What people read of it": {"info": "Two cards in an attic, off at night."},
 }
 
+MESSAGE: Examples = {
+    "To all workers, for a day": {
+        "message": "Version 2 of the worker is out. Please update.",
+        "expiry": 24,
+    },
+}
+
 TIMEOUT: Examples = {
     "An address for a day": {"ipaddr": "203.0.113.7", "hours": 24},
     "A network for an hour": {"ipaddr": "2001:db8::/48", "hours": 1},

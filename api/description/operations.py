@@ -21,6 +21,7 @@ from api import (
     text,
     text_requests,
     timeouts,
+    worker_messages,
     workers,
 )
 from api.description import examples
@@ -64,6 +65,7 @@ from handlers.errors import (
     InvalidPriorityUsername,
     Locked,
     MaintenanceMode,
+    MessageNotFound,
     MissingFullSamplerOrder,
     MissingPrompt,
     MoreThanMinExtraSourceImage,
@@ -387,6 +389,45 @@ OPERATIONS = (
         may_have_key=True,
         answers={200: Answer("The worker.", workers.ShownWorker)},
         refusals=LIMITED + _READ + (WorkerNotFound,),
+    ),
+    Operation(
+        path="/v2/workers/messages",
+        responder=worker_messages.MessagesRoute.on_get,
+        tag=_WORKERS,
+        key=True,
+        query={"worker_id": {"type": "string", "description": "For this worker only."}},
+        answers={200: Answer("The messages.", list[worker_messages.ShownMessage])},
+        refusals=LIMITED + KEY,
+    ),
+    Operation(
+        path="/v2/workers/messages",
+        responder=worker_messages.MessagesRoute.on_post,
+        tag=_WORKERS,
+        key=True,
+        body=worker_messages.MessageBody,
+        examples=examples.MESSAGE,
+        answers={200: Answer("It lies there.", worker_messages.ShownMessage)},
+        refusals=LIMITED
+        + BODY
+        + KEY
+        + COMMAND
+        + (NotModerator, NotOwner, NulByteInPayload, WorkerNotFound),
+    ),
+    Operation(
+        path="/v2/workers/messages/{message_id}",
+        responder=worker_messages.MessageRoute.on_get,
+        tag=_WORKERS,
+        key=True,
+        answers={200: Answer("The message.", worker_messages.ShownMessage)},
+        refusals=LIMITED + KEY + (MessageNotFound,),
+    ),
+    Operation(
+        path="/v2/workers/messages/{message_id}",
+        responder=worker_messages.MessageRoute.on_delete,
+        tag=_WORKERS,
+        key=True,
+        answers={200: Answer("It is gone.", worker_messages.MessageGone)},
+        refusals=LIMITED + KEY + COMMAND + (MessageNotFound, NotModerator),
     ),
     Operation(
         path="/v2/workers/{worker_id}",

@@ -8,10 +8,10 @@ local EVENTS, CONTROL = KEYS[1], KEYS[2] -- luacheck: ignore 211 (some commands 
 local control = call("HMGET", CONTROL, "gate", "last_ms", "clock_ms")
 
 -- Milliseconds have 13 digits: tostring would keep them, but 15 digits turn to an exponent, so one spelling for all.
-local function text(number) return string.format("%.0f", number) end
+local function text(number) return string.format("%.0f", number) end -- luacheck: ignore 211 (not all need it)
 
 local moment
-local function now()
+local function now() -- luacheck: ignore 211 (not all ask)
   if moment then return moment end
   local time = redis.call("TIME")
   moment = time[1] * 1000 + math.floor(time[2] / 1000)

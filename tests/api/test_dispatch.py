@@ -228,3 +228,26 @@ async def test_a_job_keeps_the_declaration_that_it_was_assigned_under(site: Site
     (job,) = row.generations
     assigned = (job.model, job.assigned_max_context_length, job.assigned_max_length)
     assert assigned == (MODEL, 8192, 2048)
+
+
+async def test_a_paused_worker_gets_decoys_of_others_and_its_owner_s_own(site: Site) -> None:
+    await site.pop()
+    worker = site.parts.log.keys.worker((await site.http.get("/v2/workers/name/w")).json()["id"])
+    await site.parts.log.read("HSET", worker, "paused", "1")
+    other = await site.queued(stream=True)
+    await site.project()
+
+    decoy = await site.popped()
+    assert decoy["payload"]["messages"] == [{"role": "user", "content": "hi"}]
+    assert (await site.progress(decoy["id"], 1, "x")).status_code == 200
+    assert (await site.reply(decoy["id"])).json() == {"reward": 0.0}
+    assert (await site.pop()).json()["id"] is None
+    own = await site.submit(key=site.owner_key)
+    await site.project()
+    real = await site.popped()
+    await site.reply(real["id"])
+
+    assert (await status(site, own.json()["id"]))["done"]
+    told = await status(site, other)
+    assert (told["waiting"], told["processing"], told["finished"]) == (1, 0, 0)
+    assert (await site.popped(name="not paused"))["id"]

@@ -392,3 +392,15 @@ def test_limits_are_written_in_flask_limiter_s_notation() -> None:
     for text in ("5/second", "300/minute", "2 per 1 second", "10/2hour; 5 per day, 1/month|2/year"):
         notation.items_of(text)
         assert settings.load({"HORDE_CHAT_REQUEST_2SEC_LIMIT_PER_IP": text}) != Settings()
+
+
+async def test_the_routes_of_a_worker_have_thirty_a_minute_each(limited: Limited) -> None:
+    site = limited.site
+
+    async def status(id_: str, method: str = "GET") -> int:
+        caller = {"x-forwarded-for": "198.51.100.1"}
+        return (await site.http.request(method, f"/v2/workers/{id_}", headers=caller)).status_code
+
+    assert {await status(NOBODY) for _ in range(30)} == {404}
+    assert await status(NOBODY) == 429
+    assert (await status(OTHER), await status(NOBODY, "DELETE")) == (404, 404)

@@ -180,6 +180,7 @@ async def test_every_example_for_operators_is_accepted(redis_url: str, migrated_
         _, key = await open_account(site.parts.log, SECRET, name, moderator=True)
         bodies = [
             *(("PUT", "/v2/status/modes", body) for body in examples.MODES.values()),
+            *(("POST", "/v2/workers/messages", body) for body in examples.MESSAGE.values()),
             *(("POST", "/v2/operations/ipaddr", body) for body in examples.TIMEOUT.values()),
             *(
                 ("DELETE", "/v2/operations/ipaddr", body)

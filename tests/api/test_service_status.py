@@ -112,7 +112,7 @@ async def test_workers_in_maintenance_or_away_do_not_count(site: Site) -> None:
 
 
 @spec("Chat model list", 11)
-@spec("Worker and status routes", 10)
+@spec("Worker and status routes", 12)
 async def test_what_waits_and_what_is_worked_on_is_told(site: Site) -> None:
     await work(site, characters=400)
     await site.queued(max_tokens=100)
@@ -156,7 +156,7 @@ async def test_a_queue_that_nothing_shortens_has_the_longest_eta(site: Site) -> 
     assert (await models(site))[MODEL]["eta"] == 10_000
 
 
-@spec("Worker and status routes", 8)
+@spec("Worker and status routes", 10)
 async def test_the_list_is_filtered(site: Site) -> None:
     for name, threads in ((KNOWN, 3), ("my_horde_special_one", 5)):
         await site.pop(name=name, models=[name], chat_jobs=False, threads=threads)
@@ -197,7 +197,7 @@ async def test_queries_that_say_nothing_are_refused(site: Site, name: str, value
     assert (answer.status_code, list(answer.json()["errors"])) == (400, [name])
 
 
-@spec("Worker and status routes", 9)
+@spec("Worker and status routes", 11)
 async def test_one_model_is_told_of_by_its_name(site: Site) -> None:
     await site.pop(name="k", models=[KNOWN], chat_jobs=False, threads=3)
     await site.project()
@@ -210,7 +210,7 @@ async def test_one_model_is_told_of_by_its_name(site: Site) -> None:
     assert (answer.status_code, answer.json()["rc"]) == (404, "UnknownChatModel")
 
 
-@spec("Worker and status routes", 12)
+@spec("Worker and status routes", 14)
 async def test_totals_count_replies_and_their_tokens(any_site: Site) -> None:
     site = any_site
     nothing = {"requests": 0, "tokens": 0}
@@ -226,7 +226,7 @@ async def test_totals_count_replies_and_their_tokens(any_site: Site) -> None:
     assert (await get(site, "/v2/stats/text/models"))["month"] == {MODEL: 2}
 
 
-@spec("Worker and status routes", 11)
+@spec("Worker and status routes", 13)
 async def test_the_heartbeat_asks_nobody(redis_url: str, migrated_url: str) -> None:
     async with opened(redis_url, migrated_url, rate_limits_enabled=True) as site:
         answers = [await get(site, "/v2/status/heartbeat") for _ in range(120)]

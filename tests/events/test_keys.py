@@ -85,7 +85,10 @@ def test_every_key_is_of_exactly_one_kind(partitions: int) -> None:
             keys.limit(REQUEST),
             keys.whitelist("ab" * 32),
         ],
-        "durable": [keys.events(0), keys.control(0), keys.delete_retry(0), keys.ip_timeouts()],
+        "durable": [
+            *(keys.events(0), keys.control(0), keys.delete_retry(0)),
+            *(keys.ip_timeouts(), keys.worker_messages()),
+        ],
     }
 
     for kind, names in made.items():

@@ -232,6 +232,8 @@ class Pool:
                         found[key] = await self.hash(key)
                     case "zset":
                         found[key] = await self.log.read("ZRANGE", key, 0, -1, "WITHSCORES")
+                    case "set":
+                        found[key] = sorted(await self.log.read("SMEMBERS", key))
                     case "stream":
                         found[key] = await self.log.read("XLEN", key)
                     case _:

@@ -15,6 +15,7 @@ from handlers import workers
 from handlers.accounts import open_account
 from handlers.admission import admit
 from handlers.cancel import expire
+from handlers.decoy import Decoys, end_decoy
 from handlers.errors import ChatSubmitInvalid, Refused
 from handlers.limits import Limits
 from handlers.log import Log
@@ -346,6 +347,31 @@ async def _abandon(pool: Pool, *, came: bool) -> None:
     await abandon(pool.log, pool.limits, pool.client.id, request_id, deadline_ms)
 
 
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+
+async def _decoy(pool: Pool, request_id: str) -> str:
+    worker = await pool.worker()
+    job = await Decoys(pool.log, pool.limits).give(worker, request_id, "m")
+    return "" if job is None else job.generation_id
+
+
+async def _decoy_of_none(pool: Pool) -> None:
+    await _decoy(pool, (await _job(pool)).request_id)
+
+
+async def _decoy_again(pool: Pool) -> None:
+    request_id = await pool.submit()
+    await _decoy(pool, request_id)
+    await _decoy(pool, request_id)
+
+
+async def _ended_decoy(pool: Pool, state: str) -> None:
+    generation_id = await _decoy(pool, await pool.submit())
+    await end_decoy(pool.log, generation_id, state)
+    await end_decoy(pool.log, generation_id, "finished")
+
+
 SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("abandon", "EXISTS"): lambda pool: _abandon(pool, came=True),
     ("abandon", "NOT_DUE"): lambda pool: _abandon(pool, came=False),
@@ -366,6 +392,12 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("check_in", "RENAMED"): _renamed,
     ("check_in", "GONE"): _deleted,
     ("delete_worker", "NOT_FOUND"): lambda pool: _gone_worker(pool, delete=True),
+    ("decoy", "GONE"): lambda pool: _decoy(pool, pool.log.keys.new_request_id()),
+    ("decoy", "NOT_WAITING"): _decoy_of_none,
+    ("decoy", "TRICKED"): _decoy_again,
+    ("end_decoy", "ABORTED"): lambda pool: _ended_decoy(pool, "faulted"),
+    ("end_decoy", "ALREADY_SUBMITTED"): lambda pool: _ended_decoy(pool, "finished"),
+    ("end_decoy", "NOT_FOUND"): lambda pool: end_decoy(pool.log, NOBODY, "finished"),
     ("expire", "NOT_DUE"): _early_expire,
     ("expire", "NOT_FOUND"): _expire_nothing,
     ("expire", "STALE"): _stale_expire,
