@@ -42,8 +42,6 @@ async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
         "fault_reason": None,
         "fault_rc": None,
         "impossible_reason": None,
-        "fault_reason": None,
-        "fault_rc": None,
     }
 
     job = await site.popped()
