@@ -17,15 +17,25 @@ ROUTES = (
 )
 
 
-async def refused(site: Site, path: str, body: Any, key: str | None, status: int, rc: str) -> None:
-    """The refusal is this one, and the log is as long as before."""
+async def refused(
+    site: Site,
+    path: str,
+    body: Any,
+    key: str | None,
+    status: int,
+    rc: str,
+    *,
+    recorded: bool = False,
+) -> None:
+    """The refusal is this one, and the log is as long as before, but for the record of a refused
+    reply."""
     before = await site.log_length()
 
     answer = await site.post(path, body, key)
 
     assert (answer.status_code, answer.json()["rc"]) == (status, rc), answer.text
     assert isinstance(answer.json()["message"], str)
-    assert await site.log_length() == before
+    assert await site.log_length() == before + recorded
 
 
 async def test_what_is_no_document_is_a_bad_request_everywhere(site: Site) -> None:
@@ -109,15 +119,18 @@ async def test_submits(site: Site) -> None:
     job = await site.popped()
     good = {"id": job["id"], "message": MESSAGE, "finish_reason": "stop", "model_id": MODEL}
 
-    async def refuses(body: dict[str, Any], status: int, rc: str, key: str = "") -> None:
-        await refused(site, ROUTES[2], body, key or site.owner_key, status, rc)
+    async def refuses(
+        body: dict[str, Any], status: int, rc: str, key: str = "", *, recorded: bool = False
+    ) -> None:
+        sender = key or site.owner_key
+        await refused(site, ROUTES[2], body, sender, status, rc, recorded=recorded)
 
     await refuses({"id": job["id"]}, 400, "BadRequest")
     await refuses(good | {"state": "fine"}, 400, "BadRequest")
     await refuses(good, 403, "WrongCredentials", site.client_key)
-    await refuses(good | {"model_id": "other"}, 400, "ChatModelMismatch")
-    await refuses(good | {"finish_reason": "eos"}, 400, "ChatSubmitInvalid")
-    await refuses(good | {"message": None}, 400, "ChatSubmitInvalid")
+    await refuses(good | {"model_id": "other"}, 400, "ChatModelMismatch", recorded=True)
+    await refuses(good | {"finish_reason": "eos"}, 400, "ChatSubmitInvalid", recorded=True)
+    await refuses(good | {"message": None}, 400, "ChatSubmitInvalid")  # the same code again
     await refuses({"id": job["id"], "generation": "text"}, 400, "ChatSubmitInvalid")
     await refuses(good | {"generation": "text"}, 400, "ChatSubmitInvalid")
     faulted = {"id": job["id"], "state": "faulted", "model_id": "other"}
