@@ -393,6 +393,10 @@ async def test_the_status_shows_what_was_adjusted_and_the_worker_gets_what_is_le
     await site.project()
     texts = [f"{number} " + "x" * 4000 for number in range(10)]
     messages = [{"role": "system", "content": "be brief"}, *said(*texts), *said("and now?")]
+    await site.queued()
+    await site.project()
+    await site.reply((await site.popped())["id"])  # at once: a worker that is fast enough for 2048
+    await site.settle()
 
     request_id = await site.queued(messages=messages, max_tokens=4096)
     await site.project()
