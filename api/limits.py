@@ -123,8 +123,8 @@ DEFAULT = _same("remote", "90/minute", path=False)
 def _place(template: str, params: Mapping[str, str]) -> str:
     """What a call asks of a route, whichever way it is spelled: a path that differs in its slashes
     or in the case of its id gains no new budget. All ids that can be nobody's are one."""
-    request_id = canonical(params.get("request_id", ""))
-    return template if request_id is None else f"{template} {request_id}"
+    ids = [id_ for each in params.values() if (id_ := canonical(each)) is not None]
+    return " ".join((template, *ids))
 
 
 class _Window(NamedTuple):

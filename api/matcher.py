@@ -417,6 +417,10 @@ class Shelf:
             else:
                 reads += 1
                 await self._read()
+                if reads < _READS and not (
+                    worker.id in self._read_for and worker.prefers <= self._read_of
+                ):
+                    continue  # that read was under way before this worker came
             found = self._pick(worker)
             if found is not None:
                 return found
