@@ -122,7 +122,6 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         drain=drain,
         guard=guard,
         callers=callers,
-        whitelist=whitelist,
         limiter=_limiter(settings, log, callers, whitelist),
         timeouts=timeouts,
         modes=modes,
