@@ -12,7 +12,7 @@ from api import errors, health, openapi
 from api.availability import Availability, Queue
 from api.body import BODY_SECONDS, Bodies
 from api.chat import ChatAsync, ChatStatus
-from api.client import Callers, Whitelist
+from api.client import Callers
 from api.clock import Clock
 from api.cors import Cors
 from api.description.operations import described
@@ -84,7 +84,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     guard: MemoryGuard
     schemas: SchemaPool
     callers: Callers
-    whitelist: Whitelist
     limiter: Limiter | None
     """None: nobody is limited."""
     timeouts: Timeouts

@@ -148,7 +148,6 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
             seconds=settings.reply_check_seconds, processes=settings.reply_check_processes
         ),
         callers=callers,
-        whitelist=whitelist,
         limiter=_limiter(settings, log, callers, whitelist),
         timeouts=timeouts,
         modes=modes,

@@ -251,7 +251,7 @@ async def opened(
         Projecting(*(around or (redis_url, database_url)), settings.partitions)
     ) as projecting:
         async with wiring.running(parts):
-            transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
+            transport = httpx.ASGITransport(app=app)
             hooks = {"response": [described.check]}
             async with httpx.AsyncClient(
                 transport=transport, base_url="http://test", event_hooks=hooks

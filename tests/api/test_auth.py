@@ -38,7 +38,7 @@ def test_a_key_is_told_without_looking_its_account_up() -> None:
 @pytest.mark.parametrize("key", ["", "k" * 257])
 async def test_what_no_key_can_be_is_not_looked_up(key: str) -> None:
     with pytest.raises(InvalidAPIKey):
-        await auth.account(create_asgi_req(headers={"apikey": key}), None)  # type: ignore[arg-type]
+        await auth.account(create_asgi_req(headers={"apikey": key}), None)
 
 
 async def test_roles_are_asked_for() -> None:
@@ -47,12 +47,12 @@ async def test_roles_are_asked_for() -> None:
     user = Known(Account(7, "anna", True, False, ""))
     moderator = Known(Account(8, "ben", True, True, ""))
 
-    assert (await auth.worker_owner(req, user)).id == 7  # type: ignore[arg-type]
-    assert (await auth.moderator(req, moderator)).id == 8  # type: ignore[arg-type]
+    assert (await auth.worker_owner(req, user)).id == 7
+    assert (await auth.moderator(req, moderator)).id == 8
     with pytest.raises(AnonForbiddenWorker):
-        await auth.worker_owner(req, anonymous)  # type: ignore[arg-type]
+        await auth.worker_owner(req, anonymous)
     with pytest.raises(NotModerator):
-        await auth.moderator(req, user)  # type: ignore[arg-type]
+        await auth.moderator(req, user)
 
 
 async def test_a_body_that_is_refused_hides_the_caller_s_fault(site: Site) -> None:

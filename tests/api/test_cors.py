@@ -97,7 +97,7 @@ async def test_a_bug_s_answer_may_be_read_too(site: Site, monkeypatch: pytest.Mo
 
 async def test_answers_before_redis_is_there_may_be_read() -> None:
     app = create_starting_app("host:1:2")
-    transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         answer = await http.get("/v2/anything")
 

@@ -17,7 +17,7 @@ def payload(**more: Any) -> dict[str, Any]:
 
 
 def text_payload(prompt: str, **more: Any) -> dict[str, Any]:
-    return a_text_job("g1", prompt, **more)[1]["payload"]  # type: ignore[no-any-return]
+    return a_text_job("g1", prompt, **more)[1]["payload"]
 
 
 async def answer(backend: Backend, asked: dict[str, Any]) -> tuple[list[Delta], Reply]:

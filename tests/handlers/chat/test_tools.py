@@ -244,7 +244,7 @@ def test_calls_and_answers_of_a_history_are_kept_unchanged() -> None:
         (called("i" * 257), "tool_calls[0].id"),
         (called("1") | {"tool_calls": [call("1") | {"type": "custom"}]}, "tool_calls[0].type"),
         (
-            called("1") | {"tool_calls": [call("1", arguments={})]},  # type: ignore[arg-type]
+            called("1") | {"tool_calls": [call("1", arguments={})]},
             "tool_calls[0].function.arguments",
         ),
         (called("1") | {"tool_calls": [call("1", name="")]}, "tool_calls[0].function.name"),
