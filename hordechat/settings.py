@@ -127,6 +127,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
     text_job_lease_seconds: Annotated[
         int, _meta("Lease of a text or chat job without streaming", "seconds", ge=1)
     ] = 150
+    text_job_preparation_seconds: Annotated[
+        int,
+        _meta(
+            "Part of a lease that passes before the first token: a chat job goes to workers fast "
+            "enough to finish it in the rest",
+            "seconds",
+            ge=0,
+        ),
+    ] = 30
     trusted_text_job_lease_cap_seconds: Annotated[
         int, _meta("Longest lease that a trusted worker's progress can reach", "seconds", ge=1)
     ] = 600
@@ -326,6 +335,11 @@ def load(environ: Mapping[str, str]) -> Settings:
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at `$.")
         raise SettingsError(f"{path.rstrip('`')}: {reason}") from None
+    if found.text_job_preparation_seconds >= found.text_job_lease_seconds:
+        raise SettingsError(
+            f"{env_name('text_job_preparation_seconds')}: has to be less than "
+            f"{env_name('text_job_lease_seconds')}, or no worker could finish a chat job in time"
+        )
     for field in _NETWORKS:
         try:
             networks_of(getattr(found, field))

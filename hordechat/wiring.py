@@ -91,6 +91,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         validated=frozenset(_listed(settings.validated_backends)),
         size=reference.multiplier,
         lease=settings.text_job_lease_seconds,
+        preparation=settings.text_job_preparation_seconds,
     )
     availability = Availability(
         log,

@@ -47,9 +47,6 @@ IMAGE_TRANSPORTS = frozenset({"url", "base64"})
 UNMEASURED_SPEED = 10.0
 """Tokens a second that a worker without a measured speed is taken to make."""
 
-PREPARATION_SECONDS = 30
-"""Of a lease, before the first token comes."""
-
 
 # rows
 
@@ -334,10 +331,12 @@ class Rules(NamedTuple):
     """Billions of parameters of a model."""
     lease: int = 150
     """Seconds that a job may take before it shows any progress."""
+    preparation: int = 30
+    """Seconds of the lease that go by before the first token comes."""
 
     def capacity(self, speed: float | None) -> int:
         """The longest chat reply (tokens) that a worker finishes in its lease (spec, Job lease)."""
-        return int(pace(speed) * max(0, self.lease - PREPARATION_SECONDS))
+        return int(pace(speed) * (self.lease - self.preparation))
 
     def fast(self, models: Sequence[str], speed: float | None) -> bool:
         """Whether requests that allow no slow workers may go to this one, by the size of the first

@@ -46,6 +46,7 @@ TARGETS = (
 ENV = {
     # A job whose pop was answered to nobody comes back soon; an outage must not outlast a lease.
     "HORDE_TEXT_JOB_LEASE_SECONDS": "8",
+    "HORDE_TEXT_JOB_PREPARATION_SECONDS": "1",
     "HORDE_ADMISSION_DEADLINE_SECONDS": "5",
 }
 

@@ -18,11 +18,11 @@ def test_an_empty_environment_gives_the_defaults():
 
 def test_servers_have_plain_names_and_all_else_a_prefix():
     found = settings.load(
-        {"REDIS_URL": "redis://r", "HORDE_TEXT_JOB_LEASE_SECONDS": "7", "HORDE_TEST": "true"}
+        {"REDIS_URL": "redis://r", "HORDE_TEXT_JOB_LEASE_SECONDS": "70", "HORDE_TEST": "true"}
     )
 
     assert found.redis_url == "redis://r"
-    assert found.text_job_lease_seconds == 7
+    assert found.text_job_lease_seconds == 70
     assert found.test is True
 
 
@@ -46,6 +46,14 @@ def test_an_empty_variable_counts_as_absent():
 def test_a_value_out_of_bounds_is_refused_by_its_name(name: str, value: str):
     with pytest.raises(settings.SettingsError, match=f"^{name}: "):
         settings.load({name: value})
+
+
+def test_a_lease_that_is_all_preparation_is_refused():
+    with pytest.raises(
+        settings.SettingsError, match="PREPARATION_SECONDS: has to be less than HORDE_TEXT"
+    ):
+        settings.load({"HORDE_TEXT_JOB_LEASE_SECONDS": "30"})
+    assert settings.load({"HORDE_TEXT_JOB_LEASE_SECONDS": "31"}).text_job_preparation_seconds == 30
 
 
 def test_settings_survive_the_way_through_an_environment():
