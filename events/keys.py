@@ -198,7 +198,7 @@ class Keys:
         return f"{self._tags[self.of(generation_id)]}horde:decoy:{generation_id}"
 
     def tricked(self, request_id: str) -> str:
-        """The paused workers that had a decoy of a request."""
+        """The paused workers that had a decoy of a request, and which."""
         return f"{self._tags[self.of(request_id)]}horde:tricked:{request_id}"
 
     def worker(self, worker_id: str) -> str:

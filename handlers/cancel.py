@@ -5,12 +5,14 @@ Both name the generations that they read.
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
 
 import structlog
 
 from events import codec
 from events.base import Position
+from events.keys import Keys
 from events.types import Cancelled, Expired
 from handlers.errors import RedisUnavailable, RequestNotFound
 from handlers.limits import Limits
@@ -30,19 +32,32 @@ class Ended(NamedTuple):
     changed: bool
 
 
-async def _generations(log: Log, request_id: str) -> str:
-    known = await log.read("HGET", log.keys.request(request_id), "generations")
+class _Jobs(NamedTuple):
+    """What of a request is or was in the hands of workers."""
+
+    generations: tuple[str, ...]
+    decoys: tuple[str, ...]
+    """Of paused workers (handlers/decoy.py)."""
+
+    def beside(self, keys: Keys) -> list[str]:
+        """The keys of each job, then those of each decoy, in turn."""
+        pairs: list[str] = []
+        for each in self.generations:
+            pairs += (keys.generation(each), keys.lease(each))
+        for each in self.decoys:
+            pairs += (keys.decoy(each), keys.lease(each))
+        return pairs
+
+
+async def _jobs(log: Log, request_id: str) -> _Jobs:
+    known, decoys = await asyncio.gather(
+        log.read("HGET", log.keys.request(request_id), "generations"),
+        log.read("HVALS", log.keys.tricked(request_id)),
+    )
     if known is None:
         raise RequestNotFound
     text: str = known.decode()
-    return text
-
-
-def _beside(log: Log, generations: str) -> list[str]:
-    pairs: list[str] = []
-    for each in generations.split(",") if generations else ():
-        pairs += (log.keys.generation(each), log.keys.lease(each))
-    return pairs
+    return _Jobs(tuple(text.split(",")) if text else (), tuple(decoy.decode() for decoy in decoys))
 
 
 async def cancel(log: Log, limits: Limits, request_id: str, cause: str = "client") -> Ended:
@@ -54,8 +69,7 @@ async def cancel(log: Log, limits: Limits, request_id: str, cause: str = "client
     """
     partition = log.keys.of(request_id)
     for _ in range(TRIES):
-        generations = await _generations(log, request_id)
-        ids = tuple(generations.split(",")) if generations else ()
+        jobs = await _jobs(log, request_id)
         try:
             position, _, done, changed = await log.run(
                 "cancel",
@@ -64,14 +78,14 @@ async def cancel(log: Log, limits: Limits, request_id: str, cause: str = "client
                     "request": log.keys.request(request_id),
                     "stream": log.keys.stream(request_id),
                     "due_lease": log.keys.due(partition, "lease"),
-                    "generations": _beside(log, generations),
+                    "generations": jobs.beside(log.keys),
                 },
                 {
-                    "generations": generations,
+                    "generations": ",".join(jobs.generations),
                     "stream_ttl": limits.progress_stream_ttl,
                     "cause": cause,
                     "event": codec.encode(
-                        Cancelled(request_id=request_id, generations=ids, cause=cause)
+                        Cancelled(request_id=request_id, generations=jobs.generations, cause=cause)
                     ),
                 },
             )
@@ -91,10 +105,9 @@ async def expire(log: Log, limits: Limits, request_id: str) -> bool:
     partition = log.keys.of(request_id)
     for _ in range(TRIES):
         try:
-            generations = await _generations(log, request_id)
+            jobs = await _jobs(log, request_id)
         except RequestNotFound:
             return False
-        ids = tuple(generations.split(",")) if generations else ()
         try:
             position, _ = await log.run(
                 "expire",
@@ -104,13 +117,15 @@ async def expire(log: Log, limits: Limits, request_id: str) -> bool:
                     "content": log.keys.content(request_id),
                     "due_lease": log.keys.due(partition, "lease"),
                     "due_request": log.keys.due(partition, "request"),
-                    "generations": _beside(log, generations),
+                    "generations": jobs.beside(log.keys),
                 },
                 {
-                    "generations": generations,
+                    "generations": ",".join(jobs.generations),
                     "most": limits.generations,
                     "reason_ttl": limits.fault_reason_ttl,
-                    "event": codec.encode(Expired(request_id=request_id, generations=ids)),
+                    "event": codec.encode(
+                        Expired(request_id=request_id, generations=jobs.generations)
+                    ),
                 },
             )
         except Refusal as refusal:

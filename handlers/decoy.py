@@ -1,8 +1,9 @@
 """Jobs that are none, for paused workers (text_path_reference.md 5.6).
 
 A paused worker is not told that it is. It gets the payload of a request that goes on waiting, and
-its posts and its submit are answered as those of a real job; nothing is stored, counted or told to
-anybody. Decoys are no history: they live in keys with a TTL, and no event knows them.
+its posts and its submit are answered as those of a real job, whose lease runs out, and whose
+request may be cancelled or expire; nothing is stored, counted or told to anybody. Decoys are no
+history: they live in keys with a TTL, and no event knows them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from handlers.pop import Assignment, Worker
 WORKERS_KEPT = 1000
 REQUESTS_KEPT = 10_000
 """Of one worker; beyond that the script alone knows."""
+MOST = 200
+"""Decoys of one request: they end with it, in one script."""
 
 
 class Decoys:
@@ -64,10 +67,14 @@ class Decoys:
                     "owner_id": worker.owner.id,
                     "model": model,
                     "job_ttl": limits.text_job_lease,
+                    "lease_cap": limits.lease_cap_of(worker.owner),
                     "key": worker.owner.progress_key,
+                    "trusted": int(worker.owner.trusted),
                     "bytes_per_token": limits.progress_bytes_per_token,
                     "grace": limits.progress_lease_grace,
                     "kept": limits.content_ttl,
+                    "generation_id": generation_id,
+                    "most": MOST,
                 },
             )
         except RedisUnavailable:

@@ -64,6 +64,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Workers that the account may have."""
         return self.trusted_workers if account.trusted else self.workers
 
+    def lease_cap_of(self, owner: Account) -> int:
+        """Seconds from the assignment that the lease of a job of the owner's workers never passes
+        (spec, Job lease)."""
+        return self.trusted_lease_cap if owner.trusted else self.untrusted_lease_cap
+
     @property
     def content_ttl(self) -> int:
         """The backstop TTL of content, from its last move."""

@@ -200,7 +200,7 @@ async def assign(
     keys = log.keys
     partition = keys.of(request_id)
     generation_id = keys.new_id_beside(request_id)
-    cap = limits.trusted_lease_cap if worker.owner.trusted else limits.untrusted_lease_cap
+    cap = limits.lease_cap_of(worker.owner)
     event = Assigned(
         request_id=request_id,
         generation_id=generation_id,

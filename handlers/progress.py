@@ -125,4 +125,8 @@ async def _refused(log: Log, generation_id: str, refusal: Refusal) -> Exception:
 async def _without_lease(log: Log, generation_id: str) -> Exception:
     """Why there is no lease: the job ended, or it does not stream (any more)."""
     state = await log.read("HGET", log.keys.generation(generation_id), "state")
+    if state is None:
+        state, stream = await log.read("HMGET", log.keys.decoy(generation_id), "state", "stream")
+        if state == b"pending" and stream == b"1":  # nobody writes down that its lease ran out
+            state = b"faulted"
     return ChatProgressNotStreaming() if state in (b"pending", b"finished") else ChatJobAborted()

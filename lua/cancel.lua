@@ -8,7 +8,8 @@ KEYS[2] control    hash    horde:control
 KEYS[3] request    hash    horde:request:<request id>
 KEYS[4] stream     stream  horde:chat:stream:<request id>     (ephemeral)
 KEYS[5] due_lease  zset    horde:due:lease
-KEYS[6..] generations  hash, hash  horde:generation:<id>, horde:chat:lease:<id> of each generation, in turn
+KEYS[6..] generations  hash, hash  horde:generation:<id>, horde:chat:lease:<id> of each generation, in turn; then
+                         horde:decoy:<id> and lease of each decoy, likewise
 
 ARGV[1] generations  the ids that the caller read, comma-joined
 ARGV[2] stream_ttl   seconds
@@ -55,4 +56,11 @@ local position = emit({request = request, settled = hashes, due_lease = due_leas
   event_from(4, "user_id", r[7], "settled", table.concat(settled, ","), "characters", table.concat(characters, ","),
     "finished", r[6], "done", done and "1" or "0"))
 for i, generation_id in ipairs(settled) do mark_ended(stream, leases[i], generation_id, stream_ttl, true) end
+if r[4] == "1" and not in_maintenance then
+  for i = 6 + 2 * #ids_of(generations), #KEYS, 2 do
+    local decoy, lease = KEYS[i], KEYS[i + 1]
+    if call("HGET", decoy, "state") == "pending" then call("HSET", decoy, "state", "faulted") end
+    if call("EXISTS", lease) == 1 then call("HSET", lease, "cancelled", "1") end
+  end
+end
 return {"OK", position, r[6], done and "1" or "0", "1"}

@@ -5,7 +5,7 @@ KEYS[1] events   stream  horde:events
 KEYS[2] control  hash    horde:control
 KEYS[3] request  hash    horde:request:<request id>
 KEYS[4] decoy    hash    horde:decoy:<generation id>       (ephemeral)
-KEYS[5] tricked  set     horde:tricked:<request id>        (ephemeral) workers that had one
+KEYS[5] tricked  hash    horde:tricked:<request id>        (ephemeral) worker → its decoy, of those that had one
 KEYS[6] lease    hash    horde:chat:lease:<generation id>  (ephemeral) of a streamed job
 
 ARGV[1] request_id
@@ -13,38 +13,43 @@ ARGV[2] worker_id
 ARGV[3] owner_id
 ARGV[4] model
 ARGV[5] job_ttl         seconds
-ARGV[6] key             SHA-256 of the owner's stored key hash: who may post progress
-ARGV[7] bytes_per_token of progress
-ARGV[8] grace           seconds that the lease hash outlives the job's ttl
-ARGV[9] kept            seconds that the decoy, and who had one, are remembered
+ARGV[6] lease_cap       seconds
+ARGV[7] key             SHA-256 of the owner's stored key hash: who may post progress
+ARGV[8] trusted         1 or 0
+ARGV[9] bytes_per_token of progress
+ARGV[10] grace          seconds that the lease hash outlives the job's ttl
+ARGV[11] kept           seconds that the decoy, and who had one, are remembered
+ARGV[12] generation_id  of the decoy
+ARGV[13] most           decoys of one request
 
 RETURNS {"OK", stream}
 REFUSES REBUILDING   a rebuild of state runs
         GONE         the request is gone
         NOT_WAITING  nothing of it waits
-        TRICKED      the worker had one of this request
+        TRICKED      the worker had one of this request, or too many others had
 EVENTS  (none)
 ]]
 -- use lib/now
 local request, decoy, tricked, lease = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local request_id, worker_id, owner_id, model, job_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local key, bytes_per_token, grace, kept = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+local lease_cap, key, trusted, bytes_per_token = ARGV[6], ARGV[7], ARGV[8], tonumber(ARGV[9])
+local grace, kept, generation_id, most = tonumber(ARGV[10]), ARGV[11], ARGV[12], tonumber(ARGV[13])
 
 if gated() then return {"REBUILDING"} end
 local r = call("HMGET", request, "state", "waiting", "expires_ms", "stream", "max_length", "user", "chat")
 if not r[1] then return {"GONE"} end
 if r[1] ~= "open" or tonumber(r[2]) < 1 or tonumber(r[3]) <= now() then return {"NOT_WAITING"} end
-if call("SISMEMBER", tricked, worker_id) == 1 then return {"TRICKED"} end
+if call("HEXISTS", tricked, worker_id) == 1 or call("HLEN", tricked) >= most then return {"TRICKED"} end
 
-call("SADD", tricked, worker_id)
+call("HSET", tricked, worker_id, generation_id)
 call("EXPIRE", tricked, kept)
 call("HSET", decoy, "request", request_id, "worker", worker_id, "model", model, "owner", owner_id, "state", "pending",
-  "job_ttl", job_ttl, "payer", r[6], "chat", r[7], "assigned_ms", text(now()))
+  "job_ttl", job_ttl, "payer", r[6], "chat", r[7], "stream", r[4], "assigned_ms", text(now()))
 call("EXPIRE", decoy, kept)
 if r[4] == "1" then
   call("HSET", lease, "request", request_id, "worker", worker_id, "model", model, "owner", owner_id, "key", key,
     "max_bytes", text(tonumber(r[5]) * bytes_per_token), "fake", "1", "started", text(math.floor(now() / 1000)),
-    "started_ms", text(now()), "job_ttl", job_ttl, "lease_cap", job_ttl, "trusted", "0")
+    "started_ms", text(now()), "job_ttl", job_ttl, "lease_cap", lease_cap, "trusted", trusted)
   call("EXPIRE", lease, text(tonumber(job_ttl) + grace))
 end
 return {"OK", r[4]}

@@ -7,7 +7,8 @@ KEYS[3] request      hash    horde:request:<request id>
 KEYS[4] content      hash    horde:content:<request id>        (ephemeral)
 KEYS[5] due_lease    zset    horde:due:lease
 KEYS[6] due_request  zset    horde:due:request
-KEYS[7..] generations  hash, hash  horde:generation:<id>, horde:chat:lease:<id> of each generation, in turn
+KEYS[7..] generations  hash, hash  horde:generation:<id>, horde:chat:lease:<id> of each generation, in turn; then
+                         horde:decoy:<id> and lease of each decoy, likewise
 
 ARGV[1] generations  the ids that the caller read, comma-joined
 ARGV[2] most         generations that wear a request out
@@ -22,6 +23,7 @@ REFUSES REBUILDING  a rebuild of state runs
 EVENTS  expired
 ]]
 -- use lib/event
+-- use lib/ids
 -- use apply/expired
 local request, content, due_lease, due_request = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local generations, most, reason_ttl = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -38,8 +40,8 @@ if now() < tonumber(r[2]) then
 end
 if r[3] ~= generations then return {"STALE"} end
 
-local hashes = {}
-for i = 7, #KEYS, 2 do hashes[#hashes + 1] = KEYS[i] end
+local hashes, jobs = {}, #ids_of(generations)
+for i = 1, jobs do hashes[i] = KEYS[5 + 2 * i] end
 local done = r[1] == "open" and "1" or "0"
 local position = emit({request = request, generations = hashes, due_lease = due_lease, due_request = due_request},
   event_from(4, "user_id", r[4], "cause", cause, "finished", r[5], "done", done, "operation_key", r[7] or "",
@@ -50,5 +52,6 @@ if done == "1" and reason then
   call("HSET", content, "fault_reason", reason)
   call("EXPIRE", content, reason_ttl)
 end
-for i = 8, #KEYS, 2 do call("DEL", KEYS[i]) end
+for i = 8, #KEYS, 2 do call("DEL", KEYS[i]) end  -- leases
+for i = 7 + 2 * jobs, #KEYS, 2 do call("DEL", KEYS[i]) end  -- decoys: no event ends them
 return {"OK", position, done}

@@ -42,6 +42,9 @@ local l = call("HMGET", lease, "key", "seq", "content", "reasoning", "bytes", "m
   "job_ttl", "lease_cap", "worker", "model", "characters", "trusted", "fake")
 if not l[1] then return {"NO_LEASE"} end
 if l[1] ~= key then return {"WRONG_CREDENTIALS"} end
+local fake, started, job_ttl, cap = l[15] == "1", tonumber(l[8]), tonumber(l[9]), tonumber(l[10])
+-- Nobody sweeps the lease of a decoy (lua/decoy.lua): it ends as a real one would, by its time alone.
+if fake and now() > started + job_ttl * 1000 then return {"NO_LEASE"} end
 local last, cancelled = tonumber(l[2] or "0"), l[7] or "0"
 if seq == last and last > 0 and content == l[3] and reasoning == l[4] then
   return {"OK", text(last), cancelled, "none", l[14] or "0"}
@@ -50,15 +53,14 @@ if seq ~= last + 1 then return {"OUT_OF_SEQUENCE", text(last + 1)} end
 local bytes = tonumber(l[5] or "0") + #content + #reasoning
 if seq > most or bytes > tonumber(l[6]) then return {"CAP_REACHED"} end
 
-local started, job_ttl, cap = tonumber(l[8]), tonumber(l[9]), tonumber(l[10])
 local g = call("HMGET", generation, "state", "deadline_ms")
 local renewal = "none"
-if g[1] == "pending" and cancelled ~= "1" and now() <= started + job_ttl * 1000 then
+if (fake or g[1] == "pending") and cancelled ~= "1" and now() <= started + job_ttl * 1000 then
   local longer = math.min(cap, math.ceil((now() - started) / 1000 + base))
   if longer > job_ttl then
     renewal, job_ttl = "granted", longer
     local exact = started + job_ttl * 1000
-    if exact > tonumber(g[2]) then
+    if not fake and exact > tonumber(g[2]) then
       local logged = math.min(started + cap * 1000, exact + slack * 1000)
       emit({generation = generation, due_lease = due_lease},
         event_from(13, "deadline_ms", text(logged), "job_ttl", text(job_ttl)))
@@ -73,7 +75,7 @@ if renewal == "granted" then
   call("PEXPIRE", lease, text(started + (job_ttl + grace) * 1000 - now()))
 end
 -- What a paused worker generates for its decoy is taken and dropped.
-if l[15] == "1" then return {"OK", text(seq), cancelled, "none", "0"} end
+if fake then return {"OK", text(seq), cancelled, "none", "0"} end
 local entry = {"gen", generation_id, "seq", text(seq), "content", content}
 if reasoning ~= "" then entry[#entry + 1] = "reasoning_content"; entry[#entry + 1] = reasoning end
 entry[#entry + 1] = "worker"; entry[#entry + 1] = l[11]

@@ -6,11 +6,14 @@ import msgspec
 import pytest
 
 from handlers import errors
-from handlers.decoy import Decoys
+from handlers.cancel import cancel
+from handlers.decoy import Decoys, end_decoy
 from handlers.log import Refusal
 from handlers.pop import Assignment
+from handlers.progress import Accepted
 from tests.handlers.pool import MODEL, Pool
 from tests.instruments import counted
+from tests.spec import spec
 
 
 async def _given(pool: Pool, request_id: str, name: str = "w") -> Assignment | None:
@@ -112,9 +115,95 @@ def _call(pool: Pool) -> tuple[int, dict[str, object], dict[str, object]]:
             "owner_id": 1,
             "model": MODEL,
             "job_ttl": 150,
+            "lease_cap": 200,
             "key": "k",
+            "trusted": 0,
             "bytes_per_token": 16,
             "grace": 90,
             "kept": 100,
+            "generation_id": generation_id,
+            "most": 1,
         },
     )
+
+
+async def _ends(pool: Pool, generation_id: str, seq: int) -> tuple[object, object]:
+    """How a post and then a submit are answered: a real job's and a decoy's the same."""
+    answers: list[object] = []
+    for command in (
+        lambda: pool.post(generation_id, seq, "x"),
+        lambda: pool.reply(generation_id),
+    ):
+        try:
+            answers.append(await command())
+        except errors.Refused as refused:
+            answers.append(type(refused))
+    post, submit = answers
+    return post, submit
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("cause", ["client", "maintenance"])
+@spec("Streaming progress", 13)
+async def test_a_cancel_reaches_decoys_as_it_reaches_jobs(
+    pool: Pool, stream: bool, cause: str
+) -> None:
+    request_id = await pool.submit(stream=stream, jobs=2)
+    job, decoy = await pool.assign(request_id, "real"), await _given(pool, request_id)
+    assert job is not None
+    assert decoy is not None
+
+    await cancel(pool.log, pool.limits, request_id, cause)
+
+    told = [await _ends(pool, each.generation_id, 1) for each in (decoy, job)]
+    assert told[0][0] == told[1][0]
+    if stream and cause == "client":
+        assert told[0] == (Accepted(1, cancelled=True), errors.AbortedGen)
+        ended = await pool.log.read("XRANGE", pool.log.keys.stream(request_id), "-", "+")
+        assert decoy.generation_id.encode() not in repr(ended).encode()
+    else:
+        assert told[0][1] is not errors.AbortedGen
+
+
+@pytest.mark.parametrize("posted", [True, False])
+async def test_the_lease_of_a_decoy_is_renewed_and_runs_out_as_that_of_a_job(
+    pool: Pool, posted: bool
+) -> None:
+    request_id = await pool.submit(stream=True, jobs=2)
+    job, decoy = await pool.assign(request_id, "real"), await _given(pool, request_id)
+    assert job is not None
+    assert decoy is not None
+    leases = [pool.log.keys.lease(each.generation_id) for each in (decoy, job)]
+
+    await pool.pass_time(40)
+    if posted:
+        for each in (decoy, job):
+            await pool.post(each.generation_id, 1, "x")
+    ours, theirs = [await pool.hash(lease) for lease in leases]
+    assert ours.keys() == theirs.keys()
+    named = ("job_ttl", "lease_cap", "trusted", "max_bytes", "bytes", "seq")
+    assert [ours.get(name) for name in named] == [theirs.get(name) for name in named]
+    await pool.pass_time(120)
+    await pool.sweep()
+
+    told = [await _ends(pool, each.generation_id, 2 if posted else 1) for each in (decoy, job)]
+
+    if posted:
+        assert told == [(Accepted(2, cancelled=False), False)] * 2
+    else:
+        assert told == [(errors.ChatJobAborted, errors.AbortedGen)] * 2
+
+
+async def test_a_decoy_is_gone_with_its_request(pool: Pool) -> None:
+    request_id = await pool.submit(stream=True)
+    decoy = await _given(pool, request_id)
+    assert decoy is not None
+    await pool.pass_time(100)
+    await pool.post(decoy.generation_id, 1, "x")
+
+    await pool.pass_time(1110)
+    assert (await pool.sweep()).expired == 1
+
+    assert await _ends(pool, decoy.generation_id, 2) == (errors.ChatJobAborted, errors.InvalidJobID)
+    with pytest.raises(Refusal, match="NOT_FOUND"):
+        await end_decoy(pool.log, decoy.generation_id, "finished")
