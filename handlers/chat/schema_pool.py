@@ -92,6 +92,8 @@ class SchemaPool:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
+            "-W",
+            "ignore",  # of patterns that Python will read otherwise one day
             "-m",
             PROGRAM,
             str(self._memory),

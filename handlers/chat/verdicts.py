@@ -38,9 +38,13 @@ class Verdict(NamedTuple):
     """For the worker; may quote the document."""
 
 
-def loads(document: bytes | str) -> Any:
-    """JSON as Python reads it, but for NaN and Infinity; raise ValueError."""
-    return json.loads(document, parse_constant=_refuse_constant)
+def loads(document: bytes) -> Any:
+    """JSON as Python reads it from text, but for NaN and Infinity; raise ValueError.
+
+    From bytes it would guess the encoding, and take a text with a U+0000 beside each character for
+    UTF-16.
+    """
+    return json.loads(document.decode(), parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> None:

@@ -4,19 +4,69 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from handlers.chat import schema_pool, verdicts
+from handlers.chat import schema_pool, schema_process, verdicts
 from handlers.chat.schema_pool import SchemaPool
 from handlers.errors import ChatVerificationUnavailable
 
-SECONDS = 2.0
+SECONDS = 1.0
 ENDLESS = ({"properties": {"p": {"pattern": "^(a+)+$"}}}, '{"p":"' + "a" * 34 + '!"}')
 NEST = {"properties": {"n": {"$ref": "#"}}}
+DYNAMIC = {"$dynamicAnchor": "n", "properties": {"n": {"$dynamicRef": "#n"}}}
+DRAFT_2019 = "https://json-schema.org/draft/2019-09/schema"
+GOOD, BAD, BROKEN = verdicts.CONFORMS, verdicts.MISMATCH, verdicts.UNCOMPILABLE
+ODD: list[tuple[Any, str, str]] = [
+    *(
+        ({"$schema": draft, "properties": {"a": {"type": "integer"}}}, document, found)
+        for draft in (
+            "http://json-schema.org/draft-03/schema#",
+            "http://json-schema.org/draft-04/schema#",
+            "http://json-schema.org/draft-06/schema",
+            "http://json-schema.org/draft-07/schema#",
+            DRAFT_2019,
+            "https://json-schema.org/draft/2020-12/schema",
+            "urn:of-nobody",
+            "",
+        )
+        for document, found in (('{"a":1}', GOOD), ('{"a":"1"}', BAD))
+    ),
+    (DYNAMIC, '{"n":' * 300 + "1" + "}" * 300, GOOD),
+    ({"$dynamicRef": "http://127.0.0.1:9/x#n"}, "{}", BROKEN),
+    ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, "{}", BROKEN),
+    ({"$ref": "http://[::1"}, "{}", BROKEN),
+    ({"$ref": ["#"]}, "{}", BROKEN),
+    ({"$id": 5}, "{}", BROKEN),
+    ({"properties": {"a": True, "b": False}}, '{"a":1}', GOOD),
+    ({"properties": {"a": True, "b": False}}, '{"b":1}', BAD),
+    ({"$ref": "#x", "$defs": {"y": {"$anchor": "x", "type": "object"}}}, "[]", BAD),
+    ({"multipleOf": 1e308}, "1e308", GOOD),
+    ({"multipleOf": 1e-308}, "1e308", BAD),
+    ({"multipleOf": 0}, "1", BROKEN),
+    ({"multipleOf": 10**4200}, "1" + "0" * 4250, GOOD),
+    ({"multipleOf": 0.1}, "1" + "0" * 4250, verdicts.UNDECIDED),
+    ({"maximum": 1.5}, "1" + "0" * 4250, BAD),
+    ({"maximum": 1.5}, "1" + "0" * 5000, verdicts.NO_JSON),
+    ({"type": "object"}, '{"a":"x","a":1}', GOOD),
+    ({"properties": {"a": {"type": "integer"}}}, '{"a":1,"a":"x"}', BAD),  # the last one counts
+    ({"format": "email"}, '"nobody"', GOOD),
+    ({"format": 5}, '"nobody"', BROKEN),
+    ({"pattern": "\\p{L}"}, '"x"', BROKEN),
+    ({"pattern": "a{99999999999}"}, '"x"', BROKEN),
+    ({"pattern": "[[a]"}, '"a"', GOOD),
+    ({"const": "x"}, '"\\ud83d"', BAD),
+    ({"minLength": -1}, '"a"', BROKEN),
+    ({"dependentRequired": {"a": "x"}}, "{}", BROKEN),
+    ({"unevaluatedProperties": False, "allOf": [{"properties": {"a": True}}] * 99}, '{"b":1}', BAD),
+]
+"""Schemas and documents that are strange, and quickly judged."""
 
 
 @pytest.fixture
@@ -39,6 +89,8 @@ async def word(pool: SchemaPool, schema: Any, document: str) -> str:
         ({"uniqueItems": True}, json.dumps([{"a": n} for n in range(40_000)])),
         ({"type": "array"}, "[" * 500_000),
         ({"$ref": "#"}, "{}"),
+        ({"$dynamicAnchor": "n", "$dynamicRef": "#n"}, "{}"),
+        ({"$schema": DRAFT_2019, "$recursiveAnchor": True, "$recursiveRef": "#"}, "{}"),
         (NEST, '{"n":' * 2000 + "{}" + "}" * 2000),
         ({"type": "array"}, "[" + "[[]]," * 6_000_000 + "1]"),
         (
@@ -50,7 +102,17 @@ async def word(pool: SchemaPool, schema: Any, document: str) -> str:
             "{}",
         ),
     ],
-    ids=["pattern", "unique", "brackets", "loop", "deep", "memory", "references"],
+    ids=[
+        "pattern",
+        "unique",
+        "brackets",
+        "loop",
+        "dynamic loop",
+        "recursive loop",
+        "deep",
+        "memory",
+        "references",
+    ],
 )
 async def test_what_costs_too_much_comes_to_an_end(
     pool: SchemaPool, schema: Any, document: str
@@ -62,6 +124,25 @@ async def test_what_costs_too_much_comes_to_an_end(
 
     assert time.monotonic() - started < SECONDS + 1
     assert await word(pool, {"type": "object"}, "{}") == verdicts.CONFORMS
+
+
+async def test_what_is_strange_gets_its_verdict(pool: SchemaPool) -> None:
+    for schema, document, found in ODD:
+        assert await word(pool, schema, document) == found, (schema, document[:80])
+
+
+def test_a_schema_is_compiled_once_for_all_replies_that_are_held_to_it() -> None:
+    schema = json.dumps({"title": "of this test", "properties": {"n": {"type": "integer"}}})
+    before = schema_process._small.cache_info()
+
+    judged = [
+        schema_process.judge(schema.encode(), document).word
+        for document in (b'{"n":1}', b'{"n":""}', b"{", b'{"n":2}')
+    ]
+
+    assert judged == [GOOD, BAD, verdicts.NO_JSON, GOOD]
+    after = schema_process._small.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (1, 2)
 
 
 async def test_a_document_may_nest_deep_under_a_recursive_schema(pool: SchemaPool) -> None:
@@ -139,3 +220,44 @@ async def test_no_reference_opens_a_connection(pool: SchemaPool) -> None:
 
     server.close()
     assert (found, met) == (verdicts.UNCOMPILABLE, [])
+
+
+OWNER = """
+import asyncio, sys
+from handlers.chat.schema_pool import SchemaPool
+
+async def main():
+    pool = SchemaPool(seconds=1, processes=2)
+    await asyncio.gather(pool.check(b"{}", b"{}"), pool.check(b"{}", b"{}"))
+    busy = asyncio.create_task(pool.check(sys.argv[1].encode(), sys.argv[2].encode()))
+    await asyncio.wait([busy], timeout=0.1)  # one checks, one is idle
+    print(flush=True)
+    await busy
+
+asyncio.run(main())
+"""
+
+
+async def test_the_processes_of_an_owner_that_was_killed_end_by_themselves() -> None:
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", OWNER, json.dumps(ENDLESS[0]), ENDLESS[1], stdout=PIPE
+    )
+    assert owner.stdout is not None
+    assert await owner.stdout.readline()
+    children = Path(f"/proc/{owner.pid}/task/{owner.pid}/children").read_text().split()
+    assert len(children) == 2
+
+    owner.kill()
+
+    await owner.wait()
+    async with asyncio.timeout(10):
+        while any(map(_runs, children)):
+            await asyncio.sleep(0.02)
+
+
+def _runs(pid: str) -> bool:
+    """Whether there is such a process, and not only its exit code."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -154,6 +154,11 @@ def test_a_forced_function_ends_with_stop(mode: str) -> None:
         '{"a":1} trailing',
         "",
         "{" * 5000,
+        "\ufeff{}",
+        "{\0}\0",
+        "\0{\0}",
+        '{"a":"\0"}',
+        '{"a":' + "1" * 5000 + "}",
     ],
 )
 @spec("Reply verification", 7, 12)
@@ -164,7 +169,7 @@ async def test_a_format_of_json_asks_for_an_object(
         await check(pool, content, **form)
 
     await check(pool, content, "best_effort", **form)
-    await check(pool, ' {"a": [1, 1e400]}\n', **form)
+    await check(pool, ' {"a": [1, 1e400], "\\u0000": "\\ud83d", "a": "\\\\u0000"}\n', **form)
 
 
 @spec("Reply verification", 8)
@@ -181,6 +186,8 @@ async def test_a_strict_schema_is_matched(pool: SchemaPool) -> None:
             )
 
     await check(pool, '{"shade":"red"}', **schema(COLOUR))
+    with pytest.raises(ChatSubmitNonconformant, match="not JSON"):
+        await check(pool, "\0".join('{"shade":"red"}') + "\0", **schema(COLOUR))  # as UTF-16
 
 
 @spec("Reply verification", 11)
