@@ -15,9 +15,11 @@ import psycopg
 Parameters = Sequence[Any] | Mapping[str, Any]
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
-# Every query is an index look-up. A plan made while tables were empty would scan them for ever.
+# Every query is an index look-up. A plan made while tables were empty would scan them for ever. So
+# one plan does for all values, and is made once: planning costs more than looking up.
 _OPTIONS = (
     "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+    " -c plan_cache_mode=force_generic_plan"
 )
 
 

@@ -263,7 +263,7 @@ def _hints(position: str, document: Document, came_back: Sequence[str]) -> Proje
 
 ELIGIBILITY = Projection(
     name=NAME,
-    tables=("queue", "workers"),
+    tables=("queue", "queue_listed", "workers"),
     write="eligibility_write",
     fold=fold,
     hints=_hints,
@@ -556,12 +556,17 @@ def is_validated(bridge_agent: str, validated_backends: Collection[str]) -> bool
     return match is not None and match[1] in validated_backends
 
 
+LISTED = "~"
+"""Before the class of a request that only certain workers may serve: behind all other classes."""
+
+
 def requirement_class(wanted: Wanted) -> str:
     """A short name for what is needed, equal for requests of like needs.
 
     All rules that an offer alone decides are the same within a class, but for the three numeric
     limits, which are alike to a factor of two (half a degree): most classes fit an offer as a whole
-    or not at all.
+    or not at all. Lists of workers do not count, or there would be a class for each list; requests
+    that have an `only` list are found by the workers that it names.
     """
     needs = (
         sorted(wanted.features),
@@ -569,13 +574,12 @@ def requirement_class(wanted: Wanted) -> str:
         wanted.validated_backends,
         wanted.slow_workers,
         wanted.trusted_workers,
-        sorted(wanted.only),
-        sorted(wanted.ignore),
         _round_up(wanted.max_length),
         _round_up(wanted.max_context_length),
         _temperature_step(wanted.tools_temperature),
     )
-    return blake2s(repr(needs).encode(), digest_size=6).hexdigest()
+    name = blake2s(repr(needs).encode(), digest_size=6).hexdigest()
+    return LISTED + name if wanted.only else name
 
 
 def _round_up(limit: int) -> int:
@@ -592,61 +596,125 @@ def _temperature_step(temperature: float | None) -> float | None:
 
 # queries
 
-# The recursive part walks the distinct classes of each range, one index probe each, and judges a
-# class by its first row; the last part takes the best rows of each class that is possible.
 _COLUMNS = b"""
     q.request_id::text, q.model, q.user_id, q.chat, q.max_length, q.max_context_length,
     q.features, q.images, q.tools_temperature, q.only_workers, q.ignore_workers,
     q.trusted_workers, q.validated_backends, q.slow_workers, q.rank, q.waiting,
     q.holdoff_worker, q.holdoff_ms, q.created_ms, q.expires_ms"""
-_CANDIDATES = (
-    b"""
-WITH RECURSIVE class AS (
-    SELECT a.*, '' AS class, false AS possible
-    FROM unnest(
-        %(chat)s::bool[], %(model)s::text[], %(length)s::bigint[], %(context)s::bigint[],
-        %(length_up)s::bigint[], %(context_up)s::bigint[]
-    ) AS a (chat, model, max_length, max_context_length, length_up, context_up)
-    UNION ALL
-    SELECT a.chat, a.model, a.max_length, a.max_context_length, a.length_up, a.context_up,
-        next.class, next.possible
-    FROM class a CROSS JOIN LATERAL (
-        SELECT q.class, (
+
+# A class is judged by its first row.
+_POSSIBLE = b"""
             q.features <@ %(features)s::text[]
             AND (%(images)s OR NOT q.images)
             AND (%(validated)s OR NOT q.validated_backends)
             AND (%(fast)s OR q.slow_workers)
             AND (%(trusted)s OR NOT q.trusted_workers)
-            AND (
-                %(workers)s::text[] IS NULL OR q.only_workers = '{}'
-                OR q.only_workers && %(workers)s
-            )
-            AND (
-                %(workers)s::text[] IS NULL OR q.ignore_workers = '{}'
-                OR NOT %(workers)s <@ q.ignore_workers
-            )
             AND q.max_length <= a.length_up AND q.max_context_length <= a.context_up
             AND (q.tools_temperature IS NULL OR q.tools_temperature <= %(temperature_up)s::float8)
-        ) AS possible
+"""
+# What may differ within a class: first what the index of the ranges knows, then what the row does.
+_WITHIN = b"""
+            AND row.max_length <= a.max_length AND row.max_context_length <= a.max_context_length
+            AND (row.tools_temperature IS NULL
+                OR row.tools_temperature <= %(temperature)s::float8)
+"""
+_STANDING = b"""
+            AND r.expires_ms > %(now_ms)s
+            AND (r.ignore_workers = '{}' OR NOT %(workers)s::text[] <@ r.ignore_workers)
+"""
+
+# By its key, and by nothing else, even where a plan is made for an empty table: what has a limit or
+# an offset is not merged with what is around it.
+_ROW = b"""
+            SELECT * FROM queue row
+            WHERE row.request_id = place.request_id AND row.model = place.model LIMIT 1
+        """
+
+# The recursive parts walk the distinct classes of each range, one index probe each: of the requests
+# for everybody, and of those that list one of the workers. The last part takes the best rows of
+# each class that is possible; what it passes over for its size it sees in the index alone.
+_CANDIDATES = (
+    b"""
+WITH RECURSIVE asked AS (
+    SELECT a.*, '' AS class, false AS possible
+    FROM unnest(
+        %(chat)s::bool[], %(model)s::text[], %(length)s::bigint[], %(context)s::bigint[],
+        %(length_up)s::bigint[], %(context_up)s::bigint[]
+    ) AS a (chat, model, max_length, max_context_length, length_up, context_up)
+), class AS (
+    SELECT * FROM asked
+    UNION ALL
+    SELECT a.chat, a.model, a.max_length, a.max_context_length, a.length_up, a.context_up,
+        next.class, next.possible
+    FROM class a CROSS JOIN LATERAL (
+        SELECT q.class, ("""
+    + _POSSIBLE
+    + b""") AS possible
         FROM queue q
         WHERE q.chat = a.chat AND q.model = a.model AND q.class > a.class AND q.waiting > 0
+            AND q.class < %(listed)s
         ORDER BY q.class, q.rank DESC, q.request_id DESC LIMIT 1
     ) AS next
+), listed AS (
+    SELECT w.worker, a.*
+    FROM unnest(%(workers)s::text[]) AS w (worker) CROSS JOIN asked a
+    WHERE EXISTS (SELECT FROM queue_listed l WHERE l.worker = w.worker)
+    UNION ALL
+    SELECT a.worker, a.chat, a.model, a.max_length, a.max_context_length, a.length_up, a.context_up,
+        next.class, next.possible
+    FROM listed a CROSS JOIN LATERAL (
+        SELECT l.class, ("""
+    + _POSSIBLE
+    + b""") AS possible
+        FROM queue_listed l CROSS JOIN LATERAL ("""
+    + _ROW.replace(b"place.", b"l.")
+    + b""") q
+        WHERE l.worker = a.worker AND l.chat = a.chat AND l.model = a.model AND l.class > a.class
+        ORDER BY l.class, l.rank, l.request_id LIMIT 1
+    ) AS next
+), found AS (
+    SELECT r.*
+    FROM class a CROSS JOIN LATERAL (
+        SELECT r.*
+        FROM (
+            SELECT q.request_id, q.model, q.rank FROM queue q
+            WHERE q.chat = a.chat AND q.model = a.model AND q.class = a.class AND q.waiting > 0
+                AND (q.rank, q.request_id) < (%(rank)s, %(request_id)s)"""
+    + _WITHIN.replace(b"row.", b"q.")
+    + b"""
+            ORDER BY q.rank DESC, q.request_id DESC
+            OFFSET 0
+        ) q CROSS JOIN LATERAL ("""
+    + _ROW.replace(b"place.", b"q.")
+    + b""") r
+        WHERE r.waiting > 0"""
+    + _STANDING
+    + b"""
+        ORDER BY q.rank DESC, q.request_id DESC LIMIT %(limit)s
+    ) r
+    WHERE a.possible
+    UNION ALL
+    (SELECT DISTINCT ON (r.request_id, r.model) r.*  -- several of the workers may be listed
+    FROM listed a CROSS JOIN LATERAL (
+        SELECT r.*
+        FROM queue_listed l CROSS JOIN LATERAL ("""
+    + _ROW.replace(b"place.", b"l.")
+    + b""") r
+        WHERE l.worker = a.worker AND l.chat = a.chat AND l.model = a.model AND l.class = a.class
+            AND (l.rank, l.request_id) < (%(rank)s, %(request_id)s)
+            AND r.waiting > 0"""
+    + _WITHIN.replace(b"row.", b"r.")
+    + _STANDING
+    + b"""
+        ORDER BY l.rank DESC, l.request_id DESC LIMIT %(limit)s
+    ) r
+    WHERE a.possible
+    ORDER BY r.request_id, r.model)
 )
 SELECT """
     + _COLUMNS
     + b"""
-FROM class a CROSS JOIN LATERAL (
-    SELECT * FROM queue q
-    WHERE q.chat = a.chat AND q.model = a.model AND q.class = a.class AND q.waiting > 0
-        AND (q.rank, q.request_id) < (%(rank)s, %(request_id)s)
-        AND q.expires_ms > %(now_ms)s
-        AND q.max_length <= a.max_length AND q.max_context_length <= a.max_context_length
-        AND (q.tools_temperature IS NULL OR q.tools_temperature <= %(temperature)s::float8)
-        AND (%(workers)s::text[] IS NULL OR q.only_workers = '{}' OR q.only_workers && %(workers)s)
-    ORDER BY q.rank DESC, q.request_id DESC LIMIT %(limit)s
-) q
-WHERE a.possible
+FROM found q
 ORDER BY q.rank DESC, q.request_id DESC, q.model LIMIT %(limit)s
 """
 )
@@ -657,16 +725,16 @@ async def candidates(
     offer: Offer,
     *,
     now_ms: int,
+    workers: Sequence[str],
     limit: int = 20,
     after: Place = FIRST,
-    workers: Sequence[str] | None = None,
 ) -> list[Candidate]:
     """Waiting requests that workers with this offer may take, best first: those behind `after`.
 
-    What concerns one worker only (its lists, hold-off) is for `fits`. With `workers` (the
-    ids that share this list) requests whose lists leave all of them out are not looked at, so that
-    they cannot fill a page. Fewer than `limit` may come where a request was found
-    under several models; an empty list is the end. Raise DatabaseUnavailable.
+    What concerns one worker only (its lists, hold-off) is for `fits`. `workers` are the ids that
+    share this list: requests whose lists leave all of them out are not looked at, so that they
+    cannot fill a page. Fewer than `limit` may come where a request was found under several models;
+    an empty list is the end. Raise DatabaseUnavailable.
     """
     ranges = _ranges(offer)
     if not ranges:
@@ -690,7 +758,8 @@ async def candidates(
         "request_id": UUID(after.request_id),
         "now_ms": now_ms,
         "limit": limit,
-        "workers": None if workers is None else list(workers),
+        "workers": list(workers),
+        "listed": LISTED,
     }
     rows = await database.fetch(_CANDIDATES, parameters)
     listed = _candidates(rows)
