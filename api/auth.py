@@ -32,7 +32,11 @@ def key(req: falcon.asgi.Request) -> str:
 
 async def account(req: falcon.asgi.Request, accounts: Accounts) -> Account:
     """The caller's account; raise InvalidAPIKey for a key of nobody, the empty one too."""
-    sent = key(req)
+    return await of(key(req), accounts)
+
+
+async def of(sent: str, accounts: Accounts) -> Account:
+    """The account of a key that was sent; raise InvalidAPIKey."""
     if not sent or len(sent) > LONGEST_KEY:
         raise InvalidAPIKey
     return await accounts.find(sent)

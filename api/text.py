@@ -24,7 +24,7 @@ from events.base import Position
 from events.types import Declaration
 from handlers import metrics
 from handlers import reply as replies
-from handlers.accounts import Accounts
+from handlers.accounts import Account, Accounts
 from handlers.chat import declaration, documents, payload, reply, verification
 from handlers.chat.schema_pool import SchemaPool
 from handlers.decoy import Decoys
@@ -32,12 +32,10 @@ from handlers.errors import (
     BadRequest,
     ChatJobAborted,
     ChatModelMismatch,
-    ChatProgressUnavailable,
     ChatSubmitInvalid,
     ChatSubmitNonconformant,
     DuplicateGen,
     InvalidJobID,
-    RedisUnavailable,
     WorkerMaintenance,
 )
 from handlers.limits import Limits
@@ -335,22 +333,15 @@ class Submit:
         async with self._bodies.read(req, SUBMIT_BODY_BYTES) as raw:
             submit = reply.read(raw)
         generated = None if submit.chat else text_reply.read(submit)
-        account = await auth.account(req, self._accounts)
+        key = auth.key(req)
         generation_id = canonical(submit.id)
         if generation_id is None:
             raise InvalidJobID
-        job = await replies.held(self._log, account, generation_id)
+        job = await replies.held(self._log, generation_id)
+        account = await auth.of(key, self._accounts)
+        job.check_owner(account)
         if submit.faulted:
-            reason = ""
-            if job.chat and submit.chat:
-                reply.check_model(submit, job.model)
-                said = reply.fault_reason(submit)
-                if not job.decoy:
-                    metrics.worker_fault(said, trusted=account.trusted)
-                reason = said if said in faults.MESSAGES else ""
-            if not job.chat and submit.message is not UNSET:
-                raise ChatSubmitInvalid(NO_MESSAGE)
-            await replies.fault(self._log, self._limits, job, reason)
+            await self._give_up(submit, job, account)
         else:
             await self._deliver(submit, generated, job)
         resp.content_type = JSON
@@ -365,6 +356,19 @@ class Submit:
         if job.state != "pending":
             raise replies.aborted(job)
         dropped = 0
+    async def _give_up(self, submit: reply.Submit, job: replies.Held, account: Account) -> None:
+        if not job.chat:
+            if submit.message is not UNSET:
+                raise ChatSubmitInvalid(NO_MESSAGE)
+            await replies.fault(self._log, self._limits, job)
+            return
+        if submit.chat:  # the form of text jobs ends a chat job too
+            reply.check_model(submit, job.model)
+        said = reply.fault_reason(submit)
+        if not job.decoy:
+            metrics.worker_fault(said, trusted=account.trusted)
+        await replies.fault(self._log, self._limits, job, said if said in faults.MESSAGES else "")
+
         if job.chat:
             try:
                 stored, dropped = await self._verified(submit, job)
@@ -428,13 +432,10 @@ class Progress:
         content, reasoning = post.delta.content or "", post.delta.reasoning_content or ""
         if not content and not reasoning:
             raise BadRequest("The delta carries neither content nor reasoning_content.")
-        try:
-            account = await auth.account(req, self._accounts)
-        except RedisUnavailable as error:
-            raise ChatProgressUnavailable from error
+        key = self._accounts.progress_key(auth.key(req))
         generation_id = canonical(post.id)
         if generation_id is None:
             raise ChatJobAborted
-        accepted = await self._posts.progress(account, generation_id, post.seq, content, reasoning)
+        accepted = await self._posts.progress(key, generation_id, post.seq, content, reasoning)
         resp.content_type = JSON
         resp.data = _encode(Accepted(accepted.seq, accepted.cancelled))

@@ -47,14 +47,18 @@ class Account(NamedTuple):
 
     @property
     def progress_key(self) -> str:
-        """What the stream lease keeps of the key: SHA-256 of the stored key hash (spec, Streaming
-        progress)."""
-        return hashlib.sha256(self.digest.encode()).hexdigest()
+        """What the stream lease keeps of the key."""
+        return _progress_key(self.digest)
 
 
 def digest_of(secret: str, api_key: str) -> str:
     """The stored form of an API key: HMAC-SHA256 under the deployment's secret, hexadecimal."""
     return hmac.digest(secret.encode(), api_key.encode(), "sha256").hex()
+
+
+def _progress_key(digest: str) -> str:
+    """SHA-256 of the stored key hash (spec, Streaming progress)."""
+    return hashlib.sha256(digest.encode()).hexdigest()
 
 
 async def open_account(
@@ -158,6 +162,10 @@ class Accounts:
         if len(self._cache) > CACHE_SIZE:
             self._cache.popitem(last=False)
         return account
+
+    def progress_key(self, api_key: str) -> str:
+        """What the stream lease keeps of this key, whoever it may belong to."""
+        return _progress_key(digest_of(self._secret, api_key))
 
     async def _look_up(self, api_key: str) -> Account:
         keys = self._log.keys

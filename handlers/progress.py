@@ -10,15 +10,13 @@ import structlog
 from events import codec
 from events.types import Progressed
 from handlers import metrics
-from handlers.accounts import Account
 from handlers.errors import (
     ChatJobAborted,
     ChatProgressCapReached,
     ChatProgressNotStreaming,
     ChatProgressOutOfSequence,
     ChatProgressUnavailable,
-    OutOfMemory,
-    RedisUnavailable,
+    Unserved,
     WrongCredentials,
 )
 from handlers.limits import Limits
@@ -45,19 +43,29 @@ class Posts:
         self._requests: OrderedDict[str, str] = OrderedDict()
 
     async def progress(
-        self, account: Account, generation_id: str, seq: int, content: str, reasoning: str
+        self, key: str, generation_id: str, seq: int, content: str, reasoning: str
     ) -> Accepted:
         """Append one delta and renew the lease; a repeat of the last delta is answered and changes
         nothing.
 
-        Raise the errors of the spec's table; ChatProgressUnavailable where Redis does not answer.
+        key  what a lease would keep of the caller's API key: nothing else tells who may post
+
+        Raise the errors of the spec's table; ChatProgressUnavailable where nothing can be stored.
         """
-        keys, limits = self._log.keys, self._limits
         try:
-            request_id = await self._request_of(generation_id)
-            if request_id is None:
-                raise await _without_lease(self._log, generation_id)
-            partition = keys.of(generation_id)
+            return await self._post(key, generation_id, seq, content, reasoning)
+        except Unserved as error:
+            raise ChatProgressUnavailable from error
+
+    async def _post(
+        self, key: str, generation_id: str, seq: int, content: str, reasoning: str
+    ) -> Accepted:
+        keys, limits = self._log.keys, self._limits
+        request_id = await self._request_of(generation_id)
+        if request_id is None:
+            raise await _without_lease(self._log, generation_id)
+        partition = keys.of(generation_id)
+        try:
             accepted, cancelled, renewal, trusted = await self._log.run(
                 "progress",
                 partition,
@@ -69,7 +77,7 @@ class Posts:
                 },
                 {
                     "generation_id": generation_id,
-                    "key": account.progress_key,
+                    "key": key,
                     "seq": seq,
                     "content": content,
                     "reasoning": reasoning,
@@ -85,8 +93,6 @@ class Posts:
                     ),
                 },
             )
-        except (RedisUnavailable, OutOfMemory) as error:
-            raise ChatProgressUnavailable from error
         except Refusal as refusal:
             raise await _refused(self._log, generation_id, refusal) from refusal
         outcome = renewal.decode()

@@ -48,6 +48,11 @@ class Held(NamedTuple):
     decoy: bool = False
     """It is no job at all: whatever becomes of it changes nothing (handlers/decoy.py)."""
 
+    def check_owner(self, account: Account) -> None:
+        """Raise WrongCredentials unless it is of a worker of the account."""
+        if self.owner_id != account.id:
+            raise WrongCredentials
+
 
 class Reply(NamedTuple):
     """What is stored of a reply, and what the log says of it."""
@@ -80,8 +85,8 @@ _HELD = (
 )
 
 
-async def held(log: Log, account: Account, generation_id: str) -> Held:
-    """The generation that `account`'s worker took; raise InvalidJobID or WrongCredentials.
+async def held(log: Log, generation_id: str) -> Held:
+    """The generation that a worker took; raise InvalidJobID.
 
     None of what is read ever changes for a generation but its state and ttl, which the scripts
     judge again.
@@ -97,8 +102,6 @@ async def held(log: Log, account: Account, generation_id: str) -> Held:
         (each or b"0").decode()
         for each in fields  # the last two are younger than the others
     )
-    if int(owner) != account.id:
-        raise WrongCredentials
     return Held(
         generation_id,
         request,

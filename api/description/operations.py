@@ -342,8 +342,6 @@ OPERATIONS = (
         answers={200: Answer("Taken in, or known already.", text.Accepted)},
         refusals=LIMITED
         + BODY
-        + KEY
-        + COMMAND
         + (
             ChatJobAborted,
             ChatProgressCapReached,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from handlers.accounts import open_account
+from handlers.accounts import digest_of, open_account
 from tests.api.site import BODY, MESSAGE, MODEL, POP, SECRET, Site, opened
 from tests.spec import spec
 
@@ -46,16 +46,49 @@ async def test_what_is_no_document_is_a_bad_request_everywhere(site: Site) -> No
 
 
 async def test_callers_without_a_known_key_are_refused_everywhere(site: Site) -> None:
-    bodies = {
-        ROUTES[0]: BODY,
-        ROUTES[1]: POP,
-        ROUTES[2]: {"id": NOBODY, "message": MESSAGE, "finish_reason": "stop", "model_id": MODEL},
-        ROUTES[3]: {"id": NOBODY, "seq": 1, "delta": {"content": "x"}},
-    }
-    for path, body in bodies.items():
-        for key in ("", "unknown", "k" * 5000):
-            await refused(site, path, body, key, 401, "InvalidAPIKey")
+    await site.queued(stream=True)
+    await site.project()
+    job = (await site.popped())["id"]
+    table: list[tuple[str, dict[str, Any], int, str]] = [
+        (ROUTES[0], BODY, 401, "InvalidAPIKey"),
+        (ROUTES[1], POP, 401, "InvalidAPIKey"),
+        (ROUTES[2], reply_to(job), 401, "InvalidAPIKey"),
+        (ROUTES[2], {"id": job, "generation": "", "state": "faulted"}, 401, "InvalidAPIKey"),
+        (ROUTES[2], reply_to(NOBODY), 404, "InvalidJobID"),  # the job is looked for first
+        (ROUTES[3], post_to(job), 403, "WrongCredentials"),  # any key but its owner's
+        (ROUTES[3], post_to(NOBODY), 404, "ChatJobAborted"),
+    ]
+    for path, body, status, rc in table:
+        for key in ("", "unknown", site.anonymous if path == ROUTES[3] else "", "k" * 5000):
+            await refused(site, path, body, key, status, rc)
         await refused(site, path, body, None, 400, "BadRequest")
+
+
+@spec("Streaming progress", 1)
+async def test_the_lease_alone_tells_who_may_post(site: Site) -> None:
+    """A key that was reset since the pop posts until the lease ends; it may not submit."""
+    await site.queued(stream=True)
+    await site.project()
+    job = (await site.popped())["id"]
+    log, digest = site.parts.log, digest_of(SECRET, site.owner_key)
+    await log.read("DEL", log.keys.api_key(digest))
+    site.parts.accounts._cache.clear()
+
+    assert (await site.progress(job, 1, "x")).status_code == 200
+    await refused(site, ROUTES[2], reply_to(job), site.owner_key, 401, "InvalidAPIKey")
+
+
+def reply_to(generation_id: str) -> dict[str, Any]:
+    return {
+        "id": generation_id,
+        "message": MESSAGE,
+        "finish_reason": "stop",
+        "model_id": MODEL,
+    }
+
+
+def post_to(generation_id: str) -> dict[str, Any]:
+    return {"id": generation_id, "seq": 1, "delta": {"content": "x"}}
 
 
 async def test_anonymous_and_flagged_accounts_run_no_workers(site: Site) -> None:
@@ -112,17 +145,15 @@ async def test_a_worker_in_maintenance_is_told_so(site: Site) -> None:
 
 
 async def test_submits_of_no_job(site: Site) -> None:
-    body = {"message": MESSAGE, "finish_reason": "stop", "model_id": MODEL}
-
     for id_ in (NOBODY, "nonsense", "", "\u00e9" * 36, "x" * 250):
-        await refused(site, ROUTES[2], body | {"id": id_}, site.owner_key, 404, "InvalidJobID")
+        await refused(site, ROUTES[2], reply_to(id_), site.owner_key, 404, "InvalidJobID")
 
 
 async def test_submits(site: Site) -> None:
     request_id = await site.queued()
     await site.project()
     job = await site.popped()
-    good = {"id": job["id"], "message": MESSAGE, "finish_reason": "stop", "model_id": MODEL}
+    good = reply_to(job["id"])
 
     async def refuses(body: dict[str, Any], status: int, rc: str, key: str = "") -> None:
         # That a reply to a pending job was refused is remembered; the job stays as it is.

@@ -21,6 +21,7 @@ from tests.spec import spec
 
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+WORKER_FAULTS = "horde.chat.worker_faults"
 JSON_OBJECT = {"response_format": {"type": "json_object"}}
 OFFER = {
     "chat_features": [
@@ -58,7 +59,8 @@ async def fails(site: Site, generation_id: str, rc: str, **changed: Any) -> str:
 
 async def give_up(site: Site, generation_id: str, **said: Any) -> None:
     body = {"id": generation_id, "state": "faulted", "model_id": MODEL} | said
-    answer = await site.post("/v2/generate/text/submit", body, site.owner_key)
+    sent = {name: value for name, value in body.items() if value is not ...}
+    answer = await site.post("/v2/generate/text/submit", sent, site.owner_key)
     assert (answer.status_code, answer.json()) == (200, {"reward": 0.0})
 
 
@@ -177,8 +179,25 @@ async def test_a_worker_s_reason_is_told_by_a_fixed_sentence(
     extra = {"fault_reason": sentence, "fault_rc": rc} if sentence else {}
     assert heard == [{"id": request_id, "event": "faulted", "generations": 0, **extra}]
     said = "none" if word is None else word if sentence else "unknown"
-    reasons = point("horde.chat.worker_faults", reason=said, worker_trusted=False)
+    reasons = point(WORKER_FAULTS, reason=said, worker_trusted=False)
     assert (counted() - before)[reasons] == 3
+
+
+@spec("Worker fault reasons", 6)
+async def test_every_fault_of_a_chat_job_is_counted_and_of_no_other(site: Site) -> None:
+    """In the form of text jobs too, and again where the job ended before; nothing says why."""
+    before = counted()
+    _, generation_id = await job(site)
+    for _ in range(2):
+        await give_up(site, generation_id, generation="faulted", model_id=...)
+    assert (await site.post("/v2/generate/text/async", {"prompt": "x"}, site.client_key)).is_success
+    await site.project()
+    await give_up(site, (await site.popped(chat_jobs=False))["id"], fault_reason="generation_error")
+
+    faults_counted = {
+        each: count for each, count in (counted() - before).items() if each[0] == WORKER_FAULTS
+    }
+    assert faults_counted == {point(WORKER_FAULTS, reason="none", worker_trusted=False): 2}
 
 
 @spec("Worker fault reasons", 6)

@@ -146,7 +146,9 @@ class Pool:
 
     async def held(self, generation_id: str) -> reply.Held:
         """The generation as its owner's submit finds it."""
-        return await reply.held(self.log, self.owner, generation_id)
+        job = await reply.held(self.log, generation_id)
+        job.check_owner(self.owner)
+        return job
 
     async def reply(self, generation_id: str) -> bool:
         """Deliver the reply; whether the request is done."""
@@ -164,9 +166,12 @@ class Pool:
         """Remember that a reply was refused."""
         await reply.refuse(self.log, self.limits, await self.held(generation_id), kind(said))
 
-    async def post(self, generation_id: str, seq: int, content: str) -> progress.Accepted:
-        """Post progress."""
-        return await self.posts.progress(self.owner, generation_id, seq, content, "")
+    async def post(
+        self, generation_id: str, seq: int, content: str, reasoning: str = ""
+    ) -> progress.Accepted:
+        """Post progress as the owner."""
+        key = self.owner.progress_key
+        return await self.posts.progress(key, generation_id, seq, content, reasoning)
 
     async def cancel(self, request_id: str) -> cancel.Ended:
         """Cancel as the client."""

@@ -158,7 +158,7 @@ async def test_the_stream_holds_content_reasoning_and_the_end(pool: Pool) -> Non
     worker = pool.names["w"]
 
     await pool.post(job.generation_id, 1, "a")
-    await pool.posts.progress(pool.owner, job.generation_id, 2, "", "thinking")
+    await pool.post(job.generation_id, 2, "", "thinking")
     await pool.fault(job.generation_id)
 
     told = {"gen": job.generation_id, "worker": worker.id, "model": MODEL}
