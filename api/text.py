@@ -347,15 +347,6 @@ class Submit:
         resp.content_type = JSON
         resp.data = b'{"reward":0.0}'  # replies have no price yet
 
-    async def _deliver(
-        self, submit: reply.Submit, generated: text_reply.Generated | None, job: replies.Held
-    ) -> None:
-        # Before the reply is looked at: one that came too late is refused as that.
-        if job.state == "finished":
-            raise DuplicateGen
-        if job.state != "pending":
-            raise replies.aborted(job)
-        dropped = 0
     async def _give_up(self, submit: reply.Submit, job: replies.Held, account: Account) -> None:
         if not job.chat:
             if submit.message is not UNSET:
@@ -369,6 +360,15 @@ class Submit:
             metrics.worker_fault(said, trusted=account.trusted)
         await replies.fault(self._log, self._limits, job, said if said in faults.MESSAGES else "")
 
+    async def _deliver(
+        self, submit: reply.Submit, generated: text_reply.Generated | None, job: replies.Held
+    ) -> None:
+        # Before the reply is looked at: one that came too late is refused as that.
+        if job.state == "finished":
+            raise DuplicateGen
+        if job.state != "pending":
+            raise replies.aborted(job)
+        dropped = 0
         if job.chat:
             try:
                 stored, dropped = await self._verified(submit, job)
