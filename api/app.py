@@ -50,6 +50,7 @@ from handlers.modes import Modes
 from handlers.pop import Workers
 from handlers.reference import Reference
 from handlers.timeouts import Timeouts
+from handlers.worker_addresses import WorkerAddresses
 from handlers.worker_messages import Messages
 from projections.database import Database
 from projections.eligibility import Rules
@@ -90,6 +91,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     modes: Modes
     directory: Directory
     messages: Messages
+    addresses: WorkerAddresses
     census: Census
     version: str
     """Of the service."""
@@ -187,12 +189,14 @@ def create_app(parts: Parts) -> App:
             parts.callers,
             parts.timeouts,
             parts.messages,
+            parts.addresses,
             wait_limit=parts.wait_limit,
             **worked,
         ),
     )
     app.add_route(
-        "/v2/generate/text/submit", Submit(log, limits, accounts, parts.schemas, **worked)
+        "/v2/generate/text/submit",
+        Submit(log, limits, accounts, parts.schemas, parts.reference, **worked),
     )
     app.add_route("/v2/generate/text/progress", Progress(log, limits, accounts, **worked))
     operated = {"bodies": Bodies(seconds=parts.body_seconds, pace=pace)}

@@ -22,7 +22,7 @@ from api.worker_messages import ShownMessage, shown
 from events import faults
 from events.base import Position
 from events.types import Declaration
-from handlers import metrics
+from handlers import metrics, plausibility
 from handlers import reply as replies
 from handlers.accounts import Account, Accounts
 from handlers.chat import declaration, documents, payload, reply, verification
@@ -42,8 +42,10 @@ from handlers.limits import Limits
 from handlers.log import Log, persist
 from handlers.pop import Assignment, Overrun, Worker, Workers, assign, give_back
 from handlers.progress import Posts
+from handlers.reference import Reference
 from handlers.text import reply as text_reply
 from handlers.timeouts import Timeouts
+from handlers.worker_addresses import WorkerAddresses
 from handlers.worker_messages import Messages
 from projections import eligibility
 from projections.eligibility import ANY_MODEL, Candidate, Offer, Rules
@@ -91,6 +93,7 @@ class Pop:
         callers: Callers,
         timeouts: Timeouts,
         messages: Messages,
+        addresses: WorkerAddresses,
         *,
         wait_limit: int,
         bodies: Bodies,
@@ -105,6 +108,7 @@ class Pop:
         self._callers = callers
         self._timeouts = timeouts
         self._messages = messages
+        self._addresses = addresses
         self._wait_limit = wait_limit
         self._bodies = bodies
 
@@ -113,7 +117,8 @@ class Pop:
         async with self._bodies.read(req, POP_BODY_BYTES) as raw:
             pop = _read(raw)  # a body that is none is refused before its sender is asked for
         owner = await auth.worker_owner(req, self._accounts)
-        await self._timeouts.check(self._callers.remote(req))
+        address = self._callers.remote(req)
+        await self._timeouts.check(address)
         declared = _declared(raw, pop, owner.username, self._rules)
         seconds = wait.preferred(req, self._wait_limit)
         if seconds:
@@ -122,7 +127,9 @@ class Pop:
         shelf = self._matcher.shelf(offer)
         shelf.prepare()
         worker = await self._workers.check_in(owner, declared.name, declared.declaration)
-        told = await self._messages.of(worker.id)  # before it holds a job that could be lost
+        # Before it holds a job that could be lost:
+        told = await self._messages.of(worker.id)
+        await self._addresses.note(worker.id, address)
         seen = self._seen(worker, declared)
         if seen.offer != offer:
             shelf = self._matcher.shelf(seen.offer)
@@ -319,6 +326,7 @@ class Submit:
         limits: Limits,
         accounts: Accounts,
         schemas: SchemaPool,
+        reference: Reference,
         *,
         bodies: Bodies,
     ) -> None:
@@ -326,6 +334,7 @@ class Submit:
         self._limits = limits
         self._accounts = accounts
         self._schemas = schemas
+        self._reference = reference
         self._bodies = bodies
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
@@ -379,7 +388,14 @@ class Submit:
             raise ChatSubmitInvalid(NO_MESSAGE)
         else:
             stored = text_reply.reply(submit, generated)
-        await replies.submit_reply(self._log, self._limits, job, stored, dropped_tool_calls=dropped)
+        await replies.submit_reply(
+            self._log,
+            self._limits,
+            job,
+            stored,
+            believable=plausibility.believable(self._reference, job.model, trusted=job.trusted),
+            dropped_tool_calls=dropped,
+        )
 
     async def _verified(self, submit: reply.Submit, job: replies.Held) -> tuple[replies.Reply, int]:
         """The reply of a chat job, and how many of its calls were dropped."""

@@ -3,14 +3,16 @@
 Decisions where the specification is open:
 
 * A name filters the list if it is the whole name, in either case of its letters.
-* What no part of the service records yet is left out: kudos, suspicion, contacts. Addresses are
-  recorded nowhere, and `nsfw` of a pop is not declared. There are no teams: `team` in a change is
-  refused.
+* What no part of the service records yet is left out: kudos, contacts. There are no teams: `team`
+  in a change is refused.
+* `suspicious` counts the replies of a worker that came faster than can be believed.
+* The address is the one that the worker came from last, and is forgotten after a day.
 * A worker that holds a job cannot be deleted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import falcon.asgi
@@ -30,6 +32,7 @@ from handlers.chat import documents
 from handlers.chat.declaration import MAX_NAME
 from handlers.errors import BadRequest, NoWorkerModSelected, WorkerNotFound
 from handlers.log import Log
+from handlers.worker_addresses import WorkerAddresses
 from handlers.worker_messages import Messages
 from handlers.workers import Change, change_worker, check_rights, claim_name, delete_worker, find
 from projections import workers as rows
@@ -92,6 +95,7 @@ class ShownWorker(msgspec.Struct, frozen=True, kw_only=True):
     uptime: int  # seconds
     maintenance_mode: bool
     info: str | UnsetType = UNSET
+    nsfw: bool
     trusted: bool
     flagged: bool
     team: Team = Team()
@@ -108,6 +112,10 @@ class ShownWorker(msgspec.Struct, frozen=True, kw_only=True):
     """For moderators."""
     messages: list[ShownMessage] | UnsetType = UNSET
     """What it is told with its pops. For moderators."""
+    suspicious: int | UnsetType = UNSET
+    """Replies that came faster than can be believed. For moderators."""
+    ipaddr: str | UnsetType = UNSET
+    """Where it came from last, within a day. For moderators."""
 
 
 class WorkerBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +168,7 @@ class Directory:
         database: Database,
         clock: Clock,
         messages: Messages,
+        addresses: WorkerAddresses,
         *,
         online_window: int,
         keep_seconds: float,
@@ -168,6 +177,7 @@ class Directory:
         self._database = database
         self._clock = clock
         self._messages = messages
+        self._addresses = addresses
         self._online_window = online_window
         self._lists: Kept[bool, list[ShownWorker]] = Kept(keep_seconds)
         self._by_id: Kept[Who, ShownWorker] = Kept(keep_seconds)
@@ -177,10 +187,9 @@ class Directory:
         """All that are online. Raise DatabaseUnavailable, RedisUnavailable."""
 
         async def read() -> list[ShownWorker]:
-            since_ms = await self._clock.now_ms() - self._online_window * 1000
+            since_ms = await self._since_ms()
             found = await rows.online(self._database, since_ms=since_ms)
-            owners = await people(self._log, {row.user_id for row in found})
-            return [await self._shown(row, owners, since_ms, moderator=moderator) for row in found]
+            return await self._shown(found, since_ms, moderator=moderator)
 
         return await self._lists.get(moderator, read)
 
@@ -203,40 +212,58 @@ class Directory:
     async def _one(self, row: WorkerRow | None, *, moderator: bool) -> ShownWorker:
         if row is None:
             raise WorkerNotFound
-        since_ms = await self._clock.now_ms() - self._online_window * 1000
-        owners = await people(self._log, {row.user_id})
-        return await self._shown(row, owners, since_ms, moderator=moderator)
+        (shown,) = await self._shown([row], await self._since_ms(), moderator=moderator)
+        return shown
+
+    async def _since_ms(self) -> int:
+        """When a worker that is online showed itself last, at the earliest."""
+        return await self._clock.now_ms() - self._online_window * 1000
 
     async def _shown(
-        self, row: WorkerRow, owners: dict[int, Person], since_ms: int, *, moderator: bool
-    ) -> ShownWorker:
-        owner = owners[row.user_id]
-        told = await self._messages.of(row.id) if moderator else ()
-        return ShownWorker(
-            id=row.id,
-            name=row.name,
-            online=row.last_check_in_ms >= since_ms,
-            requests_fulfilled=row.fulfilments,
-            uncompleted_jobs=row.uncompleted_jobs,
-            nonconformant_replies=row.nonconformant_replies,
-            performance=f"{row.speed or BASELINE_SPEED:.1f} tokens per second",
-            threads=row.threads,
-            uptime=row.uptime_ms // 1000,
-            maintenance_mode=row.maintenance,
-            info=row.info or UNSET,
-            trusted=row.trusted,
-            flagged=owner.flagged,
-            bridge_agent=row.bridge_agent,
-            models=row.models,
-            max_length=row.max_length,
-            max_context_length=row.max_context_length,
-            accepts_chat_jobs=row.accepts_chat_jobs,
-            accepts_prompt_jobs=row.accepts_prompt_jobs,
-            chat=_chat(row),
-            owner=owner.username if moderator else UNSET,
-            paused=row.paused if moderator else UNSET,
-            messages=list(map(shown_message, told)) if moderator else UNSET,
-        )
+        self, found: Sequence[WorkerRow], since_ms: int, *, moderator: bool
+    ) -> list[ShownWorker]:
+        owners = await people(self._log, {row.user_id for row in found})
+        shown = [_public(row, owners[row.user_id], since_ms) for row in found]
+        if not moderator:
+            return shown
+        addresses = await self._addresses.of([row.id for row in found])
+        return [
+            msgspec.structs.replace(
+                public,
+                owner=owners[row.user_id].username,
+                paused=row.paused,
+                messages=list(map(shown_message, await self._messages.of(row.id))),
+                suspicious=row.implausible,
+                ipaddr=addresses.get(row.id, UNSET),
+            )
+            for public, row in zip(shown, found, strict=True)
+        ]
+
+
+def _public(row: WorkerRow, owner: Person, since_ms: int) -> ShownWorker:
+    return ShownWorker(
+        id=row.id,
+        name=row.name,
+        online=row.last_check_in_ms >= since_ms,
+        requests_fulfilled=row.fulfilments,
+        uncompleted_jobs=row.uncompleted_jobs,
+        nonconformant_replies=row.nonconformant_replies,
+        performance=f"{row.speed or BASELINE_SPEED:.1f} tokens per second",
+        threads=row.threads,
+        uptime=row.uptime_ms // 1000,
+        maintenance_mode=row.maintenance,
+        info=row.info or UNSET,
+        nsfw=row.nsfw,
+        trusted=row.trusted,
+        flagged=owner.flagged,
+        bridge_agent=row.bridge_agent,
+        models=row.models,
+        max_length=row.max_length,
+        max_context_length=row.max_context_length,
+        accepts_chat_jobs=row.accepts_chat_jobs,
+        accepts_prompt_jobs=row.accepts_prompt_jobs,
+        chat=_chat(row),
+    )
 
 
 def _chat(row: WorkerRow) -> ShownChat | UnsetType:

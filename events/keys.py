@@ -35,6 +35,7 @@ EPHEMERAL = (
     "horde:chat:stream:",
     "horde:decoy:",
     "horde:tricked:",
+    "horde:worker_address:",
     "horde:limit:",
     "horde:whitelist:",
 )
@@ -196,6 +197,10 @@ class Keys:
     def decoy(self, generation_id: str) -> str:
         """A job that is none, of a paused worker."""
         return f"{self._tags[self.of(generation_id)]}horde:decoy:{generation_id}"
+
+    def worker_address(self, worker_id: str) -> str:
+        """From where a worker came last."""
+        return f"{self._tags[self.of(worker_id)]}horde:worker_address:{worker_id}"
 
     def tricked(self, request_id: str) -> str:
         """The paused workers that had a decoy of a request, and which."""

@@ -12,6 +12,15 @@ def tokens_of(characters: int, max_length: int) -> int:
     return min(max_length, max(FEWEST_TOKENS, -(-characters // CHARACTERS_PER_TOKEN)))
 
 
+def implausible(characters: int, max_length: int, elapsed_ms: int, believable: int) -> bool:
+    """Whether a reply came faster than `believable` (10^-3 tokens a second).
+
+    Of less than a second nothing can be said: it counts as one.
+    """
+    elapsed_ms = max(elapsed_ms, 1000)
+    return sample(characters, max_length, elapsed_ms) > believable
+
+
 def sample(characters: int, max_length: int, elapsed_ms: int) -> int:
     """10^-3 tokens a second, at least 1: those of a reply that came so long after its assignment.
 

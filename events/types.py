@@ -64,6 +64,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     models: tuple[str, ...] = ()
     bridge_agent: str = "unknown:0:unknown"
+    nsfw: bool = True
     threads: int = 1
     max_length: int = 512
     max_context_length: int = 2048
@@ -156,6 +157,7 @@ class SubmittedReply(Event, frozen=True, kw_only=True, tag="submitted-reply"):
     tool_calls: int
     seed: int = 0
     data: Usage = Usage()
+    believable: int = 0  # 10^-3 tokens a second that its worker may reach; 0: not recorded
     finished: int = 0  # replies the request has now
     done: bool = False
     elapsed_ms: int = 0  # since the assignment; 0: not recorded

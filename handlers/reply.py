@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import NamedTuple
 
@@ -128,11 +129,18 @@ def aborted(job: Held) -> AbortedGen:
 
 
 async def submit_reply(
-    log: Log, limits: Limits, job: Held, reply: Reply, *, dropped_tool_calls: int = 0
+    log: Log,
+    limits: Limits,
+    job: Held,
+    reply: Reply,
+    *,
+    believable: int = 0,
+    dropped_tool_calls: int = 0,
 ) -> bool:
     """Store the reply; return whether the request is done with it.
 
-    `dropped_tool_calls` is only told. Raise InvalidJobID, DuplicateGen or AbortedGen.
+    `believable`: of handlers/plausibility.py. `dropped_tool_calls` is only told. Raise
+    InvalidJobID, DuplicateGen or AbortedGen.
     """
     if job.decoy:
         await _end_decoy(log, job, "finished")
@@ -152,6 +160,7 @@ async def submit_reply(
         tool_calls=reply.tool_calls,
         seed=reply.seed,
         data=reply.usage,
+        believable=believable,
     )
     try:
         position, _, done = await log.run(
@@ -232,7 +241,7 @@ async def fault(log: Log, limits: Limits, job: Held, reason: str = "") -> None:
     before is left as it is. Raise InvalidJobID or DuplicateGen.
     """
     if job.decoy:
-        if job.state != "faulted":
+        with contextlib.suppress(AbortedGen):
             await _end_decoy(log, job, "faulted")
         return
     try:

@@ -36,6 +36,7 @@ from handlers.modes import Modes
 from handlers.newcomers import Newcomers
 from handlers.pop import Workers
 from handlers.timeouts import Timeouts
+from handlers.worker_addresses import WorkerAddresses
 from handlers.worker_messages import Messages
 from hordechat.opening import limits_of
 from hordechat.settings import Settings
@@ -86,6 +87,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
 
     accounts, guard = Accounts(log, settings.secret), MemoryGuard(log, settings.memory_limit_bytes)
     timeouts, modes, messages = Timeouts(log), Modes(log), Messages(log)
+    addresses = WorkerAddresses(log)
     reference = references.opened(settings.text_model_reference)
     rules = eligibility.Rules(
         validated=frozenset(_listed(settings.validated_backends)),
@@ -153,11 +155,13 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         timeouts=timeouts,
         modes=modes,
         messages=messages,
+        addresses=addresses,
         directory=Directory(
             log,
             database,
             clock,
             messages,
+            addresses,
             online_window=settings.online_window_seconds,
             keep_seconds=settings.worker_details_cache_seconds,
         ),

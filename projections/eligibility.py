@@ -217,6 +217,7 @@ def _worker(event: CheckedIn, recorded: Recorded) -> Row:
         "models": declared.models,
         "threads": bounded(declared.threads),
         "bridge_agent": declared.bridge_agent,
+        "nsfw": declared.nsfw,
         "max_length": bounded(declared.max_length),
         "max_context_length": bounded(declared.max_context_length),
         "accepts_chat_jobs": declared.chat_jobs,

@@ -6,12 +6,12 @@ as far as the window: it is never longer than it says, and at most one bucket sh
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from events.base import Recorded
-from events.speed import sample, tokens_of
+from events.speed import implausible, sample, tokens_of
 from events.types import SubmittedReply
 from projections.changes import MOST, Document, Row, bounded
 from projections.database import Database
@@ -53,7 +53,8 @@ def fold(batch: Sequence[Recorded]) -> Document:
     """Events to what is to be added to `text_statistics` and `worker_fulfilments`, and to the
     buckets that no window reaches any more."""
     text: dict[tuple[int, int, int, str], Row] = {}
-    workers: defaultdict[tuple[str, int], int] = defaultdict(int)
+    replies: Counter[tuple[str, int]] = Counter()
+    fast: Counter[tuple[str, int]] = Counter()
     latest: dict[int, int] = {}
     for recorded in batch:
         event, partition, ms = recorded.event, recorded.partition, recorded.position.ms
@@ -65,7 +66,9 @@ def fold(batch: Sequence[Recorded]) -> Document:
                 row = text.setdefault(place, dict.fromkeys(added, 0))
                 for name, number in added.items():
                     row[name] += number
-            workers[event.worker_id, partition] += 1
+            worker = (event.worker_id, partition)
+            replies[worker] += 1
+            fast[worker] += _implausible(event)
             latest[partition] = ms
     if not text:
         return {}
@@ -75,8 +78,13 @@ def fold(batch: Sequence[Recorded]) -> Document:
             for (partition, width, since, model), row in text.items()
         ],
         "workers": [
-            {"worker_id": worker_id, "partition": partition, "fulfilments": replies}
-            for (worker_id, partition), replies in workers.items()
+            {
+                "worker_id": worker_id,
+                "partition": partition,
+                "fulfilments": count,
+                "implausible": fast[worker_id, partition],
+            }
+            for (worker_id, partition), count in replies.items()
         ],
         "past": [
             {"partition": partition, "width_ms": window.width_ms, "until_ms": window.since(ms)}
@@ -94,6 +102,12 @@ def _added(event: SubmittedReply) -> Row:
     tokens = tokens_of(event.characters, event.max_length)
     speed = sample(event.characters, event.max_length, event.elapsed_ms)
     return {"requests": 1, "tokens": tokens, "samples": 1, "speed": speed}
+
+
+def _implausible(event: SubmittedReply) -> bool:
+    if not event.elapsed_ms or not event.believable:  # written before either was recorded
+        return False
+    return implausible(event.characters, event.max_length, event.elapsed_ms, event.believable)
 
 
 def _hints(position: str, _document: Document, _came_back: Sequence[str]) -> Projected:

@@ -36,6 +36,9 @@ class WorkerRow(NamedTuple):
     uncompleted_jobs: int
     nonconformant_replies: int
     fulfilments: int
+    implausible: int
+    """Replies that came faster than can be believed."""
+    nsfw: bool
 
 
 _WORKERS = b"""
@@ -44,9 +47,10 @@ SELECT w.id::text, w.name, w.user_id, w.trusted, w.models, w.threads, w.bridge_a
     w.chat_model_id, w.chat_features, w.chat_max_context_length, w.chat_max_length,
     w.chat_tools_max_temperature, w.image_transports, w.last_check_in_ms, w.uptime_ms,
     w.maintenance, w.paused, w.info, w.speed, w.uncompleted_jobs,
-    w.nonconformant_replies, coalesce(f.replies, 0)
+    w.nonconformant_replies, coalesce(f.replies, 0), coalesce(f.implausible, 0), w.nsfw
 FROM workers w CROSS JOIN LATERAL (
-    SELECT sum(fulfilments)::bigint AS replies FROM worker_fulfilments WHERE worker_id = w.id
+    SELECT sum(fulfilments)::bigint AS replies, sum(implausible)::bigint AS implausible
+    FROM worker_fulfilments WHERE worker_id = w.id
 ) f
 """
 _ONLINE = _WORKERS + b"WHERE w.last_check_in_ms >= %s ORDER BY w.name, w.id"

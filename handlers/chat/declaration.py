@@ -50,6 +50,11 @@ class Pop(msgspec.Struct, frozen=True, kw_only=True):
     amount: Annotated[int, Meta(ge=1, le=20)] | None = None
     max_length: int | None = None
     max_context_length: int | None = None
+    nsfw: bool | None = None
+    """Told of the worker, and without effect: so are all three that follow."""
+    require_upfront_kudos: bool | None = None
+    extra_slow_worker: bool | None = None
+    softprompts: list[str] | None = None
     chat_jobs: bool | None = None
     prompt_jobs: bool | None = None
     chat_features: Annotated[
@@ -166,6 +171,7 @@ def _declaration(pop: Pop, models: tuple[str, ...]) -> Declaration:
     texts = Declaration(
         models=models[:MAX_MODELS],
         bridge_agent=(pop.bridge_agent or "").strip() or "unknown:0:unknown",
+        nsfw=pop.nsfw is not False,
         threads=pop.threads or 1,
         max_length=_tokens(pop.max_length, 512),
         max_context_length=_tokens(pop.max_context_length, 2048),

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from handlers.accounts import open_account
-from tests.api.site import MODEL, SECRET, Site, opened
+from tests.api.site import MODEL, POP, SECRET, Site, opened
 from tests.spec import spec
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -76,6 +76,7 @@ async def test_a_worker_is_told_of_by_its_id_and_by_its_name(any_site: Site) -> 
         "threads": 1,
         "uptime": 0,
         "maintenance_mode": False,
+        "nsfw": True,
         "trusted": False,
         "flagged": False,
         "team": {"name": None, "id": None},
@@ -191,10 +192,45 @@ async def test_moderators_see_more_and_nobody_else(site: Site) -> None:
     key = await moderator(site)
     for path in ("/name/w", f"/{await worker_id(site)}"):
         shown = await get(site, path, key)
-        assert (shown["owner"], shown["paused"]) == ("owner#2", False)
+        assert (shown["owner"], shown["paused"], shown["suspicious"]) == ("owner#2", False, 0)
+        hidden = {"owner", "paused", "messages", "suspicious", "ipaddr"}
+        assert hidden <= shown.keys()
         for other in (None, site.owner_key, site.client_key, "nobody's", "k" * 5000):
-            assert {"owner", "paused"}.isdisjoint(await get(site, path, other))
+            assert hidden.isdisjoint(await get(site, path, other))
     assert (await get(site, "", key))[0]["owner"] == "owner#2"
+
+
+async def test_a_worker_that_was_too_fast_is_told_to_moderators(site: Site) -> None:
+    key = await moderator(site)
+    for seconds in (0, 20):
+        await site.queued(max_tokens=1000)
+        await site.project()
+        job = await site.popped()
+        await move_clock(site, seconds)
+        message = {"role": "assistant", "content": "x" * 4000}
+        assert (await site.reply(job["id"], message=message)).status_code == 200
+    await site.project()
+
+    assert (await get(site, "/name/w", key))["suspicious"] == 1
+
+
+async def test_the_address_of_a_worker_is_told_to_moderators_and_stays_out_of_the_log(
+    any_site: Site,
+) -> None:
+    site, address = any_site, "198.51.100.77"
+    key, log = await moderator(site), site.parts.log
+    id_ = await worker_id(site)
+    assert (await get(site, f"/{id_}", key))["ipaddr"] == "127.0.0.1"
+
+    for came in (address, address, f"::ffff:{address}"):
+        headers = {"apikey": site.owner_key, "x-forwarded-for": came}
+        await site.http.post("/v2/generate/text/pop", json=POP, headers=headers)
+        assert (await get(site, f"/{id_}", key))["ipaddr"] == address
+
+    assert 0 < await log.read("TTL", log.keys.worker_address(id_)) <= 86_400
+    for partition in log.keys.all():
+        entries = await log.read("XRANGE", log.keys.events(partition), "-", "+")
+        assert address.encode() not in repr(entries).encode()
 
 
 @pytest.mark.parametrize("path", [NOBODY, "w", "%00", "name/W", "name/nobody", "name/%00"])

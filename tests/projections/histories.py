@@ -181,6 +181,7 @@ class Story:
         model: str = "alpha",
         characters: int = 10,
         elapsed_ms: int = 1000,
+        believable: int = 0,
         **usage: Any,
     ) -> None:
         state = self._requests[request_id]
@@ -207,6 +208,7 @@ class Story:
                 done=done,
                 elapsed_ms=elapsed_ms,
                 max_length=100,
+                believable=believable,
             )
         )
 

@@ -95,3 +95,16 @@ async def test_a_worker_s_replies_are_counted(given: Given, connected: Session):
     rows = connected.execute("SELECT worker_id::text, fulfilments FROM worker_fulfilments")
 
     assert dict(rows.fetchall()) == {uuid(1, 0xF000): 2, uuid(2, 0xF000): 1}
+
+
+async def test_replies_that_came_too_fast_are_counted_for_their_worker(
+    given: Given, connected: Session
+):
+    story = Story()
+    replied(story, characters=400, elapsed_ms=1000, believable=99_000)
+    replied(story, characters=400, elapsed_ms=1100, believable=99_000)
+    replied(story, characters=400, elapsed_ms=1000)  # written before this was recorded
+    given(story)
+
+    counted = connected.execute("SELECT sum(fulfilments), sum(implausible) FROM worker_fulfilments")
+    assert counted.fetchone() == (3, 1)

@@ -123,6 +123,11 @@ def test_what_is_no_number_elsewhere_is_no_json(body: bytes) -> None:
         {"threads": 51},
         {"amount": 21},
         {"max_length": "512"},
+        {"nsfw": "yes"},
+        {"require_upfront_kudos": 1},
+        {"extra_slow_worker": "no"},
+        {"softprompts": "a.zip"},
+        {"softprompts": ["a.zip", 1]},
     ],
 )
 def test_other_misfits_are_bad_requests(changed: dict[str, Any]) -> None:
@@ -140,6 +145,8 @@ def test_paths_are_dotted_as_on_every_text_route() -> None:
         ({"models": ["m", ""]}, "models.1"),
         ({"models": ["m\0"]}, "models.0"),
         ({"priority_usernames": ["b#1", 2]}, "priority_usernames.1"),
+        ({"softprompts": ["a.zip", 1]}, "softprompts.1"),
+        ({"nsfw": "yes"}, "nsfw"),
     ):
         with pytest.raises((BadRequest, NulByteInPayload)) as refused:
             read(**sent)
@@ -151,6 +158,13 @@ def test_deep_nesting_in_an_ignored_key_is_refused() -> None:
 
     with pytest.raises(Refused):
         declaration.read(body)
+
+
+def test_what_it_says_of_nsfw_is_kept_and_the_rest_is_taken() -> None:
+    rest = {"require_upfront_kudos": True, "extra_slow_worker": True, "softprompts": ["a.zip"]}
+
+    assert read(nsfw=False, **rest).declaration == Declaration(models=("m",), nsfw=False)
+    assert read(nsfw=None).declaration.nsfw
 
 
 def test_private_models_are_served_by_their_owner() -> None:
