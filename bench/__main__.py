@@ -6,77 +6,116 @@ alike. Absolute figures swing on shared machines; judge the ratios.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bench import report, validation
+from bench import queued, report, validation
 from bench.rig import BenchFailed, Generator, Result, Target, ceilings, facts, folder, service
 
 WARM_UP = 1.0
 REST = 2.0
 CONNECTIONS = 16
 PAIRS = 8
-RATE = 20.0
+LANES = 4
+AHEAD = 200
+"""Real requests of the queue that is all in reach: more than are popped before others come."""
+WAITING = 2000
+SETTLE = 15.0
+"""Seconds in which so many pops arrive, and their check-ins are projected."""
 POSTS = 900  # of a generation; the service allows 1000
 
 
-def measure(
-    generator: Generator,
-    targets: tuple[Target, Target, Target],
-    seconds: float,
-    repeated: list[str],
-) -> dict[str, Result]:
-    """One round: every measurement once. One that fails is repeated, and told in `repeated`."""
-    hello, store, horde = targets
-    found: dict[str, Result] = {}
+class Round:
+    """Measurements that are taken once each, one after the other.
 
-    def take(name: str, target: Target, **task: Any) -> Result:
+    One that fails is repeated, and told in `repeated`.
+    """
+
+    def __init__(self, generator: Generator, seconds: float, repeated: list[str]) -> None:
+        self.found: dict[str, Result] = {}
+        self._generator = generator
+        self._seconds = seconds
+        self._repeated = repeated
+
+    def take(self, name: str, target: Target, **task: Any) -> Result:
+        """Measure one thing; raise BenchFailed."""
         report.note(name)
-        whole = {"warm_up": WARM_UP, "seconds": seconds, **task}
+        whole = {"warm_up": WARM_UP, "seconds": self._seconds, **task}
         try:
-            found[name] = generator.perform(target, whole)
+            self.found[name] = self._generator.perform(target, whole)
         except BenchFailed as error:
             report.note(f"{name}: {error}; once more")
-            repeated.append(f"{name}: {error}")
+            self._repeated.append(f"{name}: {error}")
             time.sleep(REST)
             try:
-                found[name] = generator.perform(target, whole)
+                self.found[name] = self._generator.perform(target, whole)
             except BenchFailed as again:
                 raise BenchFailed(f"{name}: {again}") from again
-        return found[name]
+        return self.found[name]
 
-    take("hello", hello, kind="closed", request="hello", connections=CONNECTIONS)
-    for name, size in (("validate 2 KiB", validation.SMALL), ("validate 1 MiB", validation.LARGE)):
-        report.note(name)
-        found[name] = validation.run(size, seconds)
-    saturated = take("store", store, kind="closed", request="store", connections=CONNECTIONS)
-    rate = len(saturated.times) / seconds
-    take("store, a tenth", store, kind="paced", rate=rate / 10, connections=CONNECTIONS)
-    take("idle pop", horde, kind="closed", request="pop", connections=CONNECTIONS)
-    leases = int(1.5 * rate * (seconds + WARM_UP) / POSTS) + 2 * CONNECTIONS
-    take(
-        "progress post",
-        horde,
-        kind="progress",
-        connections=CONNECTIONS,
-        leases=leases,
-        posts=POSTS,
-    )
-    take("job, saturated", horde, kind="cycle", clients=PAIRS, workers=PAIRS)
-    take("job, light", horde, kind="cycle", clients=PAIRS, workers=PAIRS, rate=RATE)
-    return found
+    def of_jobs(self, targets: tuple[Target, Target, Target]) -> None:
+        """What one request of each kind costs, beside the ceilings, and a whole job."""
+        hello, store, horde = targets
+        take, seconds = self.take, self._seconds
+        take("hello", hello, kind="closed", request="hello", connections=CONNECTIONS)
+        for name, size in (
+            ("validate 2 KiB", validation.SMALL),
+            ("validate 1 MiB", validation.LARGE),
+        ):
+            report.note(name)
+            self.found[name] = validation.run(size, seconds)
+        store_ = take("store", store, kind="closed", request="store", connections=CONNECTIONS)
+        rate = len(store_.times) / seconds
+        take("store, a tenth", store, kind="paced", rate=rate / 10, connections=CONNECTIONS)
+        take("idle pop", horde, kind="closed", request="pop", connections=CONNECTIONS)
+        leases = int(1.5 * rate * (seconds + WARM_UP) / POSTS) + 2 * CONNECTIONS
+        take(
+            "progress post",
+            horde,
+            kind="progress",
+            connections=CONNECTIONS,
+            leases=leases,
+            posts=POSTS,
+        )
+        saturated = take("job, saturated", horde, kind="cycle", clients=PAIRS, workers=PAIRS)
+        tenth = len(saturated.times) / seconds / 10
+        take("job, a tenth", horde, kind="cycle", clients=PAIRS, workers=PAIRS, rate=tenth)
+
+    def of_queues(self, horde: Target) -> None:
+        """Pops in long queues, and pops that wait."""
+        for kind in queued.KINDS:
+            self.take(
+                f"pop, {kind}",
+                horde,
+                kind="reach",
+                model=kind,
+                lanes=LANES,
+                length=queued.LENGTH,
+                limit=queued.LIMIT,
+                ahead=AHEAD if kind == queued.NEAR else 0,
+            )
+        self.take(report.WAITING, horde, kind="waiting", workers=WAITING, settle=SETTLE)
 
 
 @click.command()
 @click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
 @click.option("--seconds", type=click.FloatRange(0.5, 60), default=3.0, show_default=True)
+@click.option(
+    "--queue",
+    type=click.IntRange(100, 1_000_000),
+    default=50_000,
+    show_default=True,
+    help="Requests in each long queue.",
+)
 @click.option(
     "--json",
     "file",
@@ -84,29 +123,37 @@ def measure(
     default=Path("build/bench.json"),
     show_default=True,
 )
-def main(rounds: int, seconds: float, file: Path) -> None:
+def main(rounds: int, seconds: float, queue: int, file: Path) -> None:
     """Measure the service beside two ceilings of the same stack."""
     cores = sorted(os.sched_getaffinity(0))
     core = cores[-1] if len(cores) > 1 else None
     told: dict[str, Any] = facts() | {
         "rounds": rounds,
         "seconds": seconds,
+        "queue": queue,
         "pinned": f"load generator on core {core}; no server is pinned",
     }
     results: dict[str, list[Result]] = defaultdict(list)
     repeated: list[str] = []
     started = time.monotonic()
+
+    def each(what: Callable[[Round], None], generator: Generator) -> None:
+        for number in range(rounds):
+            report.note(f"round {number + 1} of {rounds}", heading=True)
+            one = Round(generator, seconds, repeated)
+            what(one)
+            for name, result in one.found.items():
+                results[name].append(result)
+
     try:
-        with folder() as where, ceilings(where) as (hello, store), service(where) as horde:
-            generator = Generator(core)
-            try:
-                for number in range(rounds):
-                    report.note(f"round {number + 1} of {rounds}", heading=True)
-                    found = measure(generator, (hello, store, horde), seconds, repeated)
-                    for name, result in found.items():
-                        results[name].append(result)
-            finally:
-                generator.close()
+        with folder() as where, contextlib.closing(Generator(core)) as generator:
+            with ceilings(where) as (hello, store), service(where / "jobs") as horde:
+                each(lambda one: one.of_jobs((hello, store, horde)), generator)
+            # A service of its own: what one kind of load leaves would weigh on the other.
+            with service(where / "queues") as horde:
+                report.note(f"{len(queued.KINDS)} queues of {queue:,}", heading=True)
+                queued.fill(horde.database_url, queue)
+                each(lambda one: one.of_queues(horde), generator)
     except BenchFailed as error:
         sys.exit(f"bench: {error}")
     summary = report.summarise(results)

@@ -10,7 +10,7 @@ import asyncio
 import json
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -89,38 +89,45 @@ class Rig:
         self.window = Window(self.task["warm_up"], self.task["seconds"])
         return self.window
 
-    def body(self, path: str, key: str, content: object, **headers: str) -> bytes:
+    def body(self, path: str, key: str, content: object, headers: Mapping[str, str] = {}) -> bytes:
         """A POST to the service."""
         named = {"apikey": self.task[key], **headers}
         return request("POST", path, named, msgspec.json.encode(content))
 
     # what clients and workers send
 
-    def submit(self, *, stream: bool = False, text: str = "x" * 700) -> bytes:
-        """A chat request of about 1 KB."""
+    def submit(self, *, stream: bool = False, text: str = "x" * 700, length: int = 1024) -> bytes:
+        """A chat request of about 1 KB, for `length` tokens at most."""
         content = {
             "model": self.task["model"],
             "messages": [{"role": "user", "content": text}],
-            "max_tokens": 1024,
+            "max_tokens": length,
             "stream": stream,
         }
         return self.body("/v2/generate/chat/async", "client_key", content)
 
-    def pop(self, number: int, **headers: str) -> bytes:
-        """The pop of one worker."""
+    def pop(
+        self,
+        number: int,
+        headers: Mapping[str, str] = {},
+        *,
+        owner: str = "worker",
+        limit: int = 1024,
+    ) -> bytes:
+        """The pop of one worker, which makes `limit` tokens at most."""
         content = {
-            "name": f"bench-{number}",
+            "name": f"{owner}-{number}",
             "models": [self.task["model"]],
             "bridge_agent": "bench:1:bench",
             "chat_jobs": True,
             "prompt_jobs": False,
             "model_id": self.task["model"],
-            "chat_limits": {"max_context_length": 8192, "max_length": 1024},
+            "chat_limits": {"max_context_length": 8192, "max_length": limit},
             "chat_features": ["prompt_overflow_refused"],
         }
-        return self.body("/v2/generate/text/pop", "worker_key", content, **headers)
+        return self.body("/v2/generate/text/pop", f"{owner}_key", content, headers)
 
-    def reply(self, generation_id: str) -> bytes:
+    def reply(self, generation_id: str, *, owner: str = "worker") -> bytes:
         """A structured reply of about 1 KB."""
         content = {
             "id": generation_id,
@@ -130,7 +137,7 @@ class Rig:
             "prompt_tokens": 200,
             "completion_tokens": 225,
         }
-        return self.body("/v2/generate/text/submit", "worker_key", content)
+        return self.body("/v2/generate/text/submit", f"{owner}_key", content)
 
     def status(self, request_id: str) -> bytes:
         """A status call that waits for the end."""
@@ -244,7 +251,7 @@ async def _take_jobs(rig: Rig, connections: list[Connection], count: int) -> lis
     for number in range(count):
         connection = connections[number % len(connections)]
         expect(await _submitted(rig, connection, rig.submit(stream=True)), 202)
-        popped = expect(await connection.send(rig.pop(0, **_WAIT)), 200)
+        popped = expect(await connection.send(rig.pop(0, _WAIT)), 200)
         if not popped["id"]:
             raise Failed("a waiting pop did not get the job")
         taken.append(popped["id"])
@@ -272,7 +279,7 @@ class Jobs:
 
     async def worker(self, connection: Connection, number: int) -> None:
         """Pop with a long poll and reply at once, until the connection is closed."""
-        pop = self.rig.pop(number, **_WAIT)
+        pop = self.rig.pop(number, _WAIT)
         try:
             while True:
                 job = expect(await connection.send(pop), 200)
@@ -355,14 +362,91 @@ async def _submitted_one(rig: Rig, connection: Connection) -> None:
         pass
 
 
-_KINDS = {"closed": closed_loop, "paced": paced, "progress": progress, "cycle": cycle}
+async def reach(rig: Rig) -> dict[str, Any]:
+    """Pops of a newcomer's workers in a long queue, each for a request that was just submitted.
+
+    `ahead` are submitted before. What is timed is the pop; one that got nothing, because the read
+    model does not show the request yet, is counted apart.
+    """
+    lanes, length, limit = (rig.task[name] for name in ("lanes", "length", "limit"))
+    connections = await rig.connect(lanes)
+    pops = [rig.pop(n, owner="newcomer", limit=limit) for n in range(lanes)]
+    submit = rig.submit(length=length)
+    for connection, pop in zip(connections, pops, strict=True):
+        expect(await connection.send(pop), 200)  # the worker shows itself
+    expect(await _submitted(rig, connections[0], submit), 202)
+    for number in range(rig.task["ahead"]):
+        expect(await connections[number % lanes].send(submit), 202)
+    window = rig.start()
+    empty = 0
+
+    async def drive(connection: Connection, pop: bytes) -> None:
+        nonlocal empty
+        while window.open():
+            expect(await connection.send(submit), 202)
+            while True:
+                await asyncio.sleep(_SHOWN)
+                started = monotonic()
+                job = expect(await connection.send(pop), 200)
+                if job["id"]:
+                    break
+                empty += 1
+            window.count(started)
+            expect(await connection.send(rig.reply(job["id"], owner="newcomer")), 200)
+
+    await asyncio.gather(*map(drive, connections, pops))
+    return {"empty": empty}
+
+
+_SHOWN = 0.03
+"""Seconds in which the read model most often shows what was submitted."""
+
+
+async def waiting(rig: Rig) -> dict[str, Any]:
+    """Pops that wait for a job: what they cost while none comes, and who gets the one that does."""
+    count = rig.task["workers"]
+    connections = await rig.connect(count)
+    wait = {"Prefer": f"wait={_LONGEST}"}
+    answers = [
+        asyncio.ensure_future(each.send(rig.pop(number, wait)))
+        for number, each in enumerate(connections)
+    ]
+    await asyncio.sleep(rig.task["settle"])  # the workers show themselves, and are told of
+    window = rig.start()
+    await window.closed()
+    if early := [each for each in answers if each.done()]:
+        raise Failed(f"{len(early)} pops did not wait: {early[0].result().body[:300]!r}")
+    (client,) = await rig.connect(1)
+    expect(await client.send(rig.submit()), 202)
+    done, still = await asyncio.wait(answers, timeout=_SECOND_LOOK)
+    for each in done:
+        expect(await client.send(rig.reply(expect(each.result(), 200)["id"])), 200)
+    for connection in connections:
+        connection.close()
+    await asyncio.gather(*still, return_exceptions=True)
+    return {"got": len(done)}
+
+
+_LONGEST = 60
+"""Seconds that a pop may wait."""
+_SECOND_LOOK = 2.5
+"""Seconds in which waiting pops looked by themselves, too."""
+
+_KINDS = {
+    "closed": closed_loop,
+    "paced": paced,
+    "progress": progress,
+    "cycle": cycle,
+    "reach": reach,
+    "waiting": waiting,
+}
 
 
 async def perform(task: dict[str, Any]) -> None:
     """One task; its result, or why there is none."""
     rig = Rig(task)
     try:
-        limit = task["warm_up"] + task["seconds"] + _LIMIT
+        limit = task["warm_up"] + task.get("settle", 0) + task["seconds"] + _LIMIT
         async with asyncio.timeout(limit):
             more = await _KINDS[task["kind"]](rig)
             await rig.window.closed()

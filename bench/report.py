@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from bench import queued
 from bench.rig import Result
 
 CYCLE_ROLES = (
@@ -18,11 +19,17 @@ CYCLE_ROLES = (
 )
 """Whose CPU is the cost of a job. `up` (it passes log lines on) is shown beside it."""
 
+WAITING = "waiting pops"
+"""Its load does nothing: there is no operation that its CPU could be told of."""
+
 _MOST_CPU = 70.0
 _MOST_READ = 1.5
 _AIM_CPU = 45.0
 _LEAST_PROGRESS = 0.6
 _MOST_HAND_OVER = 8.0
+_MOST_OUT_OF_REACH = 3.0
+_MOST_TOO_LONG = 10.0
+_MOST_WAITING_CORE = 0.05
 _PLAIN_WIDTH = 150  # of output that goes to no terminal
 _console = Console(highlight=False)
 if not _console.is_terminal:
@@ -78,9 +85,9 @@ def _ratio(results: Mapping[str, Sequence[Result]], name: str) -> list[float]:
 
 def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
     """Every figure, every ratio and every target."""
-    lines = {name: _line(each) for name, each in results.items()}
-    ratios = {name: statistics.median(_ratio(results, name)) for name in results}
-    light = results["job, light"]
+    lines = {name: _line(each) for name, each in results.items() if name != WAITING}
+    ratios = {name: statistics.median(_ratio(results, name)) for name in lines}
+    light = results["job, a tenth"]
     accepted = [each for result in light for each in result.more["since_accepted"]]
     sent = [each for result in light for each in result.more["since_sent"]]
     hand_over = {
@@ -100,6 +107,12 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
         for name in ("validate 2 KiB", "validate 1 MiB")
     )
     linear = statistics.median(one / other for one, other in zip(large, small, strict=True))
+    near = lines[f"pop, {queued.NEAR}"]["p99_ms"]
+    reach = {
+        kind: lines[f"pop, {kind}"]["p99_ms"] / near for kind in queued.KINDS if kind != queued.NEAR
+    }
+    waiting = results[WAITING]
+    idle = statistics.median(one.cpu["web"] / one.seconds for one in waiting)
     targets = [
         _target(
             "validation of a body of 2 KiB: CPU, × hello", ratios["validate 2 KiB"], most=_MOST_READ
@@ -112,14 +125,36 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
             hand_over["accepted_p50_ms"] / post,
             most=_MOST_HAND_OVER,
         ),
+        *(
+            _target(
+                f"pop of the one within reach, the others not by {kind}: p99, × all in reach",
+                ratio,
+                most=_MOST_TOO_LONG if kind == "length" else _MOST_OUT_OF_REACH,
+            )
+            for kind, ratio in reach.items()
+        ),
+        _target("waiting pops: cores of the web process", idle, most=_MOST_WAITING_CORE),
+        _target(
+            "waiting pops: most that one new job went to",
+            max(one.more["got"] for one in waiting),
+            most=1,
+            least=1,
+        ),
     ]
     return {
         "figures": lines,
         "cpu_over_hello": ratios,
-        "cpu_over_hello_rounds": {name: _ratio(results, name) for name in results},
+        "cpu_over_hello_rounds": {name: _ratio(results, name) for name in lines},
         "hand_over": hand_over,
         "hand_over_sent_over_store_p50": hand_over["sent_p50_ms"] / post,
         "aim_cpu_over_hello": _AIM_CPU,
+        "waiting_cores": {
+            role: statistics.median(one.cpu.get(role, 0.0) / one.seconds for one in waiting)
+            for role in CYCLE_ROLES
+        },
+        "empty_pops": {
+            kind: sum(one.more["empty"] for one in results[f"pop, {kind}"]) for kind in queued.KINDS
+        },
         "targets": targets,
     }
 
@@ -154,6 +189,12 @@ def show(summary: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         f"p99 {over['accepted_p99_ms']:.1f} ms; since the submit was sent: "
         f"p50 {over['sent_p50_ms']:.1f} ms, p99 {over['sent_p99_ms']:.1f} ms ({over['jobs']} jobs)"
     )
+    cores = ", ".join(
+        f"{role} {share:.1%}" for role, share in summary["waiting_cores"].items() if share >= 0.001
+    )
+    _console.print(f"waiting pops: of a core, {cores}")
+    empty = ", ".join(f"{kind} {count}" for kind, count in summary["empty_pops"].items())
+    _console.print(f"pops before the read model showed their job: {empty}")
     verdicts = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("target", "measured", "wanted", ""):
         verdicts.add_column(title)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -26,8 +27,11 @@ UNLIMITED = {
     "HORDE_RATE_LIMITS_ENABLED": "false",
     "HORDE_CONCURRENCY": "100000",
     "HORDE_WORKERS_PER_TRUSTED_USER": "100000",
+    "HORDE_WORKERS_PER_USER": "100000",
 }
-"""All load comes from one account at one address."""
+"""All load comes from few accounts at one address."""
+_ROLES = {"client": ("--trusted",), "worker": ("--trusted",), "newcomer": ()}
+"""Who is there: a client and two owners of workers."""
 _START_SECONDS = 60.0
 
 
@@ -41,6 +45,7 @@ class Target(NamedTuple):
     port: int
     roots: dict[str, int]
     keys: dict[str, str]
+    database_url: str = ""
 
 
 class Result(NamedTuple):
@@ -149,7 +154,8 @@ def _listens(port: int) -> bool:
 
 @contextlib.contextmanager
 def service(where: Path) -> Iterator[Target]:
-    """`hordechat up`, with a client's and a worker owner's account."""
+    """`hordechat up`, with the accounts that the load needs."""
+    where.mkdir()
     data = DataDir(where / "data")
     env = {
         name: value
@@ -169,12 +175,12 @@ def service(where: Path) -> Iterator[Target]:
             start_new_session=True,
         )
     try:
-        if up.stdout is None or not up.stdout.readline():
+        if not _says_ready(up):
             raise BenchFailed((where / "up.log").read_text(errors="replace")[-2000:])
         keys = {}
-        for role in ("client", "worker"):
+        for role, flags in _ROLES.items():
             told = subprocess.run(
-                [*hordechat, "user", "create", role, "--trusted", *place],
+                [*hordechat, "user", "create", role, *flags, *place],
                 env=env,
                 cwd=where,
                 check=True,
@@ -185,9 +191,17 @@ def service(where: Path) -> Iterator[Target]:
         if run is None:
             raise BenchFailed("`hordechat up` is gone")
         roots = {name: pid for name, pid in run.processes.items() if name != "release"}
-        yield Target(int(run.url.rsplit(":", 1)[1]), {**roots, "up": run.pid}, keys)
+        port = int(run.url.rsplit(":", 1)[1])
+        yield Target(port, {**roots, "up": run.pid}, keys, run.database_url)
     finally:
         _end(up)
+
+
+def _says_ready(up: subprocess.Popen[bytes]) -> bool:
+    out = up.stdout
+    if out is None or not select.select([out], [], [], _START_SECONDS)[0]:
+        return False
+    return bool(out.readline())
 
 
 def _end(up: subprocess.Popen[bytes]) -> None:
