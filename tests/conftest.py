@@ -140,7 +140,29 @@ def migrated_template(postgres_server: Service) -> str:
     return TEMPLATE
 
 
-@pytest.fixture
-def migrated_url(postgres_server: Service, migrated_template: str) -> Iterator[str]:
-    """A database of this test's own with all tables and no rows."""
+@pytest.fixture(scope="session")
+def _migrated_database(postgres_server: Service, migrated_template: str) -> Iterator[str]:
     yield from _copy(postgres_server, migrated_template)
+
+
+@pytest.fixture
+def migrated_url(_migrated_database: str, postgres_server: Service) -> str:
+    """A database with all tables and no rows, to which nobody else is connected.
+
+    One for all tests of a session, emptied: that takes a seventh of the time of a copy.
+    """
+    name = urlsplit(_migrated_database).path[1:]
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s",
+            (name,),
+        )
+    with psycopg.connect(_migrated_database, autocommit=True) as connection:
+        rows = connection.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r'"
+            " AND relnamespace = 'public'::regnamespace AND relname <> 'migrations'"
+        ).fetchall()
+        tables = sql.SQL(", ").join(sql.Identifier(table) for (table,) in rows)
+        connection.execute(sql.SQL("TRUNCATE {} RESTART IDENTITY").format(tables))
+        connection.execute("DELETE FROM pg_statistic")  # or plans would depend on earlier tests
+    return _migrated_database
