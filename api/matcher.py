@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -348,9 +348,7 @@ class _Tally(NamedTuple):
         return age < (TALLY_SECONDS if hints == self.hints else STALE_SECONDS)
 
 
-class _Waiter(NamedTuple):
-    worker: Worker
-    offered: asyncio.Future[Candidate | None]
+_Offered = asyncio.Future[Candidate | None]
 
 
 class Shelf:
@@ -372,7 +370,7 @@ class Shelf:
         self._tally: _Tally | None = None
         self._shown: Sequence[Position] = ()  # what its rows show at least, by partition
         self._reading: asyncio.Task[None] | None = None
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: OrderedDict[_Offered, Worker] = OrderedDict()  # in line
         self._serving: asyncio.Task[None] | None = None
         self._look: asyncio.TimerHandle | None = None
 
@@ -434,12 +432,10 @@ class Shelf:
         DatabaseUnavailable or RedisUnavailable where looking for one failed meanwhile.
         """
         loop = asyncio.get_running_loop()
-        offered: asyncio.Future[Candidate | None] = loop.create_future()
-        waiter = _Waiter(worker, offered)
+        offered: _Offered = loop.create_future()
+        self._waiting[offered] = worker
         if first:
-            self._waiting.appendleft(waiter)
-        else:
-            self._waiting.append(waiter)
+            self._waiting.move_to_end(offered, last=False)
         self._look_later()
         if self._hints != self._read_hints:
             self._serve()
@@ -453,8 +449,7 @@ class Shelf:
                     self.release(candidate)
             raise
         finally:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
+            self._waiting.pop(offered, None)
             self.used_at = loop.time()
         return offered.result() if offered.done() else None
 
@@ -569,6 +564,8 @@ class Shelf:
         loop = asyncio.get_running_loop()
         now_ms = await self._matcher.clock.now_ms()
         read_at, hints, shown = loop.time(), self._hints, self._matcher.model.shown()
+        for worker in self._waiting.values():
+            self._workers[worker.id] = _User(read_at, worker.prefers)
         self._workers = {
             id_: user
             for id_, user in self._workers.items()
@@ -658,17 +655,17 @@ class Shelf:
                     return
         except (DatabaseUnavailable, RedisUnavailable) as error:
             while self._waiting:
-                waiter = self._waiting.popleft()
-                if not waiter.offered.done():
-                    waiter.offered.set_exception(error)
+                offered, _worker = self._waiting.popitem(last=False)
+                if not offered.done():
+                    offered.set_exception(error)
 
     def _hand_out(self) -> None:
-        for waiter in tuple(self._waiting):
-            if waiter.offered.done():
+        if not (self._rows or self._first):
+            return
+        for offered, worker in tuple(self._waiting.items()):
+            if offered.done():
                 continue
-            now = asyncio.get_running_loop().time()
-            self._workers[waiter.worker.id] = _User(now, waiter.worker.prefers)
-            found = self._pick(waiter.worker)
+            found = self._pick(worker)
             if found is not None:
-                waiter.offered.set_result(found)
-                self._waiting.remove(waiter)
+                offered.set_result(found)
+                del self._waiting[offered]

@@ -421,7 +421,7 @@ async def test_who_leaves_while_being_handed_a_row_leaves_it_to_the_next() -> No
     shelf = pool.matcher.shelf(OFFER)
     next_one = asyncio.create_task(pool.popped("next", wait=5))
     await pool.in_line(2)
-    offered = shelf._waiting[0].offered
+    offered = next(iter(shelf._waiting))
     offered.add_done_callback(lambda _: gone.cancel())
 
     pool.arrives(candidate(1))
