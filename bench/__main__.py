@@ -29,8 +29,8 @@ LANES = 4
 AHEAD = 200
 """Real requests of the queue that is all in reach: more than are popped before others come."""
 WAITING = 2000
-SETTLE = 15.0
-"""Seconds in which so many pops arrive, and their check-ins are projected."""
+SETTLE = 5.0
+"""Seconds in which so many pops arrive, and what their workers declared is projected."""
 POSTS = 900  # of a generation; the service allows 1000
 
 

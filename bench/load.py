@@ -20,7 +20,7 @@ import uvloop
 from bench.wire import Answer, Closed, Connection, open_connection, request
 
 _WAIT = {"Prefer": "wait=20"}
-_LIMIT = 20.0
+_LIMIT = 40.0
 
 
 class Failed(Exception):
@@ -405,13 +405,20 @@ _SHOWN = 0.03
 async def waiting(rig: Rig) -> dict[str, Any]:
     """Pops that wait for a job: what they cost while none comes, and who gets the one that does."""
     count = rig.task["workers"]
+    numbers = iter(range(count))
+
+    async def introduce(connection: Connection) -> None:
+        for number in numbers:
+            expect(await connection.send(rig.pop(number)), 200)
+
+    await asyncio.gather(*map(introduce, await rig.connect(_AT_ONCE)))
     connections = await rig.connect(count)
     wait = {"Prefer": f"wait={_LONGEST}"}
     answers = [
         asyncio.ensure_future(each.send(rig.pop(number, wait)))
         for number, each in enumerate(connections)
     ]
-    await asyncio.sleep(rig.task["settle"])  # the workers show themselves, and are told of
+    await asyncio.sleep(rig.task["settle"])
     window = rig.start()
     await window.closed()
     if early := [each for each in answers if each.done()]:
@@ -427,6 +434,8 @@ async def waiting(rig: Rig) -> dict[str, Any]:
     return {"got": len(done)}
 
 
+_AT_ONCE = 64
+"""New workers that show themselves at a time."""
 _LONGEST = 60
 """Seconds that a pop may wait."""
 _SECOND_LOOK = 2.5
