@@ -194,6 +194,17 @@ async def test_the_lease_of_a_decoy_is_renewed_and_runs_out_as_that_of_a_job(
         assert told == [(errors.ChatJobAborted, errors.AbortedGen)] * 2
 
 
+async def test_a_decoy_whose_time_is_over_may_be_given_up_as_a_job_may(pool: Pool) -> None:
+    request_id = await pool.submit(jobs=2)
+    job, decoy = await pool.assign(request_id, "real"), await _given(pool, request_id)
+    await pool.pass_time(160)
+    await pool.sweep()
+
+    for each in (decoy, job):
+        assert each is not None
+        await pool.fault(each.generation_id)
+
+
 async def test_a_decoy_is_gone_with_its_request(pool: Pool) -> None:
     request_id = await pool.submit(stream=True)
     decoy = await _given(pool, request_id)
