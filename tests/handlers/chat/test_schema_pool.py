@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
 
 from handlers.chat import schema_pool, schema_process, verdicts
 from handlers.chat.schema_pool import SchemaPool
@@ -145,6 +147,28 @@ def test_a_schema_is_compiled_once_for_all_replies_that_are_held_to_it() -> None
     assert (after.misses - before.misses, after.hits - before.hits) == (1, 2)
 
 
+def test_schemas_are_held_to_the_latest_draft_as_the_library_holds_them_to_it() -> None:
+    """Each keyword with values that it may and may not have, at the root and below it."""
+    values = (
+        True, None, 5, -1, 1.5, "x", "(", "#", "a b", "string", [], ["x"], ["x", "x"], [5], [{}],
+        ["string"], {}, {"x": {}}, {"x": 5}, {"x": ["y"]}, {"(": {}}, {"x": {"type": 5}},
+    )  # fmt: skip
+    keywords = schema_process._latest().schema["properties"]
+    assert len(keywords) > 55
+
+    for keyword in [*keywords, "unknown"]:
+        for value in values:
+            deep = {"properties": {"a": {"allOf": [{"not": {keyword: value}}]}}}
+            for schema in ({keyword: value}, *([deep] if value in (5, "x") else [])):
+                try:
+                    Draft202012Validator.check_schema(schema)
+                except SchemaError:
+                    fits = False
+                else:
+                    fits = True
+                assert schema_process._latest().is_valid(schema) is fits, schema
+
+
 async def test_a_document_may_nest_deep_under_a_recursive_schema(pool: SchemaPool) -> None:
     assert await word(pool, NEST, '{"n":' * 300 + "{}" + "}" * 300) == verdicts.CONFORMS
 
@@ -160,12 +184,13 @@ async def test_the_event_loop_goes_on_meanwhile(pool: SchemaPool) -> None:
     assert longest < 0.5
 
 
-async def test_who_finds_no_process_in_time_is_told_to_come_again(pool: SchemaPool) -> None:
+async def test_who_finds_no_process_in_time_is_told_to_come_again() -> None:
+    pool = SchemaPool(seconds=0.3, processes=1)
     await word(pool, {}, "{}")
-    pool._seconds = 0.3
-    checks = [asyncio.create_task(word(pool, *ENDLESS)) for _ in range(3)]
+    checks = [asyncio.create_task(word(pool, *ENDLESS)) for _ in range(5)]
 
     found = await asyncio.gather(*checks, return_exceptions=True)
+    await pool.close()
 
     assert found[0] == verdicts.OVERDUE
     assert any(isinstance(each, ChatVerificationUnavailable) for each in found)
@@ -261,3 +286,19 @@ def _runs(pid: str) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+async def test_checks_of_one_account_do_not_keep_another_s_from_coming(pool: SchemaPool) -> None:
+    await word(pool, {}, "{}")
+    schema, document = json.dumps(ENDLESS[0]).encode(), ENDLESS[1].encode()
+    many = [asyncio.create_task(pool.check(schema, document, frozenset({1}))) for _ in range(16)]
+    await asyncio.sleep(0)
+
+    verdict = await pool.check(b"{}", b"{}", frozenset({2}))
+
+    assert verdict.word == verdicts.CONFORMS
+    for each in many:
+        each.cancel()
+    told = await asyncio.gather(*many, return_exceptions=True)
+    assert [type(each) for each in told].count(verdicts.Verdict) == 1
+    assert [type(each) for each in told].count(ChatVerificationUnavailable) == 7
