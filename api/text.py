@@ -47,6 +47,7 @@ from handlers.text import reply as text_reply
 from handlers.timeouts import Timeouts
 from handlers.worker_addresses import WorkerAddresses
 from handlers.worker_messages import Messages
+from handlers.workers import in_maintenance
 from projections import eligibility
 from projections.eligibility import ANY_MODEL, Candidate, Offer, Rules
 
@@ -349,10 +350,15 @@ class Submit:
         job = await replies.held(self._log, generation_id)
         account = await auth.of(key, self._accounts)
         job.check_owner(account)
-        if submit.faulted:
-            await self._give_up(submit, job, account)
-        else:
-            await self._deliver(submit, generated, job)
+        try:
+            if submit.faulted:
+                await self._give_up(submit, job, account)
+            else:
+                await self._deliver(submit, generated, job)
+        except DuplicateGen:
+            # To a worker that goes out of service it is no fault (text_path_reference.md 6.2).
+            if not await in_maintenance(self._log, job.worker_id):
+                raise
         resp.content_type = JSON
         resp.data = b'{"reward":0.0}'  # replies have no price yet
 
@@ -401,7 +407,8 @@ class Submit:
         """The reply of a chat job, and how many of its calls were dropped."""
         given = reply.given(submit, job.model)
         rules = await verification.rules_of(self._log, job.request_id)
-        judged = await verification.verify(given, rules, self._schemas)
+        parties = frozenset((job.user_id, job.owner_id))
+        judged = await verification.verify(given, rules, self._schemas, parties)
         return reply.stored(submit, judged.given), judged.dropped_tool_calls
 
 

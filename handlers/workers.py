@@ -60,6 +60,12 @@ async def find(log: Log, worker_id: str) -> Known:
     return Known(worker_id, name.decode(), int(owner))
 
 
+async def in_maintenance(log: Log, worker_id: str) -> bool:
+    """Whether a worker is; one that is gone is not. Raise RedisUnavailable."""
+    maintenance = await log.read("HGET", log.keys.worker(worker_id), "maintenance")
+    return bool(maintenance == b"1")
+
+
 def owned(account: Account, worker: Known) -> bool:
     """Whether the account may act as the worker's owner: moderators may, too."""
     return account.moderator or (not account.anonymous and account.id == worker.owner_id)

@@ -13,9 +13,11 @@ import json
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Set
 
 import structlog
 
+from handlers.chat.turns import Crowded, Turns
 from handlers.chat.verdicts import EXHAUSTED, HEAD, OVERDUE, Verdict
 from handlers.errors import ChatVerificationUnavailable
 
@@ -27,41 +29,45 @@ MEMORY_BYTES = 512 * 2**20
 START_SECONDS = 10.0
 WAITING = 16
 """Checks that wait for a process; more are sent away to come again."""
+NOBODY: Set[int] = frozenset()
 
 
 class SchemaPool:
     """A few checking processes, each for one document at a time.
 
-    seconds    that one check may take, and one may wait for a process
+    seconds    that one check may take; one may wait for a process twice as long
     processes  at most
     """
 
     def __init__(self, *, seconds: float, processes: int, memory: int = MEMORY_BYTES) -> None:
         self._seconds = seconds
         self._memory = memory
-        self._free = asyncio.Semaphore(processes)
+        self._turns = Turns(processes, waiting=WAITING, seconds=2 * seconds)
         self._idle: list[Process] = []
-        self._waiting = 0
 
-    async def check(self, schema: bytes, document: bytes) -> Verdict:
+    async def check(self, schema: bytes, document: bytes, parties: Set[int] = NOBODY) -> Verdict:
         """Whether the document conforms; without a schema, whether it is a JSON object.
 
-        Raise ChatVerificationUnavailable where it cannot be checked soon.
+        `parties`: the accounts that sent them, each of which gets its share of the processes. Raise
+        ChatVerificationUnavailable where it cannot be checked soon.
         """
-        await self._enter()
         try:
-            process = await self._take()
-            answered = False
-            try:
-                verdict = await self._ask(process, schema, document)
-                answered = verdict.word not in (OVERDUE, EXHAUSTED)
-            finally:  # whoever asked may be gone in the middle of it
-                if answered:
-                    self._idle.append(process)
-                else:
-                    await asyncio.shield(_end(process))
-        finally:
-            self._free.release()
+            async with self._turns.turn(parties):
+                return await self._judged(schema, document)
+        except Crowded:
+            raise ChatVerificationUnavailable from None
+
+    async def _judged(self, schema: bytes, document: bytes) -> Verdict:
+        process = await self._take()
+        answered = False
+        try:
+            verdict = await self._ask(process, schema, document)
+            answered = verdict.word not in (OVERDUE, EXHAUSTED)
+        finally:  # whoever asked may be gone in the middle of it
+            if answered:
+                self._idle.append(process)
+            else:
+                await asyncio.shield(_end(process))
         if not answered:
             logger.warning("reply_check_stopped", verdict=verdict.word)
         return verdict
@@ -71,18 +77,6 @@ class SchemaPool:
         idle, self._idle = self._idle, []
         for process in idle:
             await _end(process)
-
-    async def _enter(self) -> None:
-        if self._waiting >= WAITING:
-            raise ChatVerificationUnavailable
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(self._seconds):
-                await self._free.acquire()
-        except TimeoutError:
-            raise ChatVerificationUnavailable from None
-        finally:
-            self._waiting -= 1
 
     async def _take(self) -> Process:
         while self._idle:

@@ -7,7 +7,7 @@ rules are pure but one: what has to be parsed or matched in length goes to a `Sc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from handlers.chat import verdicts
 from handlers.chat.reply import Given, ToolCall
-from handlers.chat.schema_pool import SchemaPool
+from handlers.chat.schema_pool import NOBODY, SchemaPool
 from handlers.errors import ChatSubmitInvalid, ChatSubmitNonconformant
 from handlers.log import Log
 
@@ -113,14 +113,16 @@ def rules(extras: bytes | None, conformance: bytes | None) -> Rules:
     )
 
 
-async def verify(given: Given, wanted: Rules, pool: SchemaPool) -> Judged:
-    """The reply as it may be stored.
+async def verify(
+    given: Given, wanted: Rules, pool: SchemaPool, parties: Set[int] = NOBODY
+) -> Judged:
+    """The reply as it may be stored. `parties`: who asked for it and who sent it.
 
     Raise ChatSubmitInvalid, ChatSubmitNonconformant, ChatVerificationUnavailable.
     """
     judged = judge(given, wanted)
     if judged.document is not None:
-        await _check_format(judged.document, wanted, pool)
+        await _check_format(judged.document, wanted, pool, parties)
     return judged
 
 
@@ -184,14 +186,14 @@ def _check_choice(calls: Sequence[ToolCall], wanted: Rules) -> None:
         raise ChatSubmitNonconformant("The request's tool_choice is required: a call is missing.")
 
 
-async def _check_format(content: str, wanted: Rules, pool: SchemaPool) -> None:
+async def _check_format(content: str, wanted: Rules, pool: SchemaPool, parties: Set[int]) -> None:
     document = content.encode()
     if len(document) > MAX_DOCUMENT_BYTES:
         raise ChatSubmitNonconformant(
             f"A content with a response_format may have at most {MAX_DOCUMENT_BYTES} bytes."
         )
     if wanted.schema or len(document) > MAX_INLINE_BYTES:
-        verdict = await pool.check(wanted.schema, document)
+        verdict = await pool.check(wanted.schema, document, parties)
     else:
         verdict = verdicts.judge_object(document)
     if verdict.word != verdicts.CONFORMS:

@@ -307,3 +307,18 @@ async def test_best_effort_takes_what_strict_refuses(site: Site) -> None:
     _, generation_id = await job(site, **JSON_OBJECT, horde={"conformance": "best_effort"})
 
     assert (await site.reply(generation_id)).status_code == 200
+
+
+async def test_a_second_submit_is_no_fault_of_a_worker_in_maintenance(site: Site) -> None:
+    _, generation_id = await job(site)
+    assert (await site.reply(generation_id)).status_code == 200
+    await fails(site, generation_id, "DuplicateGen")
+    worker_id = (await site.http.get("/v2/workers/name/w")).json()["id"]
+    body, headers = {"maintenance": True}, {"apikey": site.owner_key}
+    await site.http.put(f"/v2/workers/{worker_id}", json=body, headers=headers)
+    before = await site.log_length()
+
+    for ended in ({}, {"state": "faulted", "message": ..., "finish_reason": ...}):
+        answer = await site.reply(generation_id, **ended)
+        assert (answer.status_code, answer.json()) == (200, {"reward": 0.0})
+    assert await site.log_length() == before

@@ -1,0 +1,133 @@
+"""Who comes next where there are few places."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from handlers.chat.turns import Crowded, Turns
+
+ALICE, BOB, CAROL = 1, 2, 3
+
+
+class Visits:
+    """Visitors of one place after the other, each until it is told to go."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._told: dict[asyncio.Task[None], asyncio.Event] = {}
+        self.inside: list[frozenset[int]] = []
+        self.last: asyncio.Task[None] | None = None
+        """Who came in last."""
+
+    async def come(self, *parties: int) -> asyncio.Task[None]:
+        """One more comes, and is inside or waits."""
+        told = asyncio.Event()
+        visit = asyncio.create_task(self._visit(frozenset(parties), told))
+        self._told[visit] = told
+        await self.rest()
+        return visit
+
+    async def go(self, visit: asyncio.Task[None]) -> None:
+        """It goes; who follows is inside."""
+        self._told[visit].set()
+        await visit
+        await self.rest()
+
+    async def rest(self) -> None:
+        """Until nobody moves."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def _visit(self, parties: frozenset[int], told: asyncio.Event) -> None:
+        async with self._turns.turn(parties):
+            self.inside.append(parties)
+            self.last = asyncio.current_task()
+            await told.wait()
+            self.inside.remove(parties)
+
+    async def close(self) -> None:
+        for visit in self._told:
+            visit.cancel()
+        await asyncio.gather(*self._told, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def visits(places: int, *, waiting: int = 8, seconds: float = 60) -> AsyncIterator[Visits]:
+    opened = Visits(Turns(places, waiting=waiting, seconds=seconds))
+    yield opened
+    await opened.close()
+
+
+async def test_whose_parties_hold_least_is_next_and_then_who_came_first() -> None:
+    async with visits(2) as at:
+        first, second = await at.come(ALICE), await at.come(ALICE)
+        await at.come(ALICE)
+        last = await at.come(ALICE, BOB)
+        await at.come(CAROL)
+        assert at.inside == [{ALICE}, {ALICE}]
+
+        await at.go(first)
+        assert at.inside == [{ALICE}, {CAROL}]
+        await at.go(second)
+        assert at.inside == [{CAROL}, {ALICE}]
+        assert not last.done()
+
+
+async def test_parties_take_turns_at_a_single_place() -> None:
+    async with visits(1, waiting=10) as at:
+        visit = await at.come(ALICE)
+        waiting = [await at.come(*parties) for parties in ((ALICE,), (ALICE,), (BOB,), (BOB,))]
+        came = []
+
+        for _ in waiting:
+            await at.go(visit)
+            came += at.inside
+            visit = at.last
+
+        assert came == [{BOB}, {ALICE}, {BOB}, {ALICE}]
+
+
+async def test_one_party_fills_half_of_the_line_at_most() -> None:
+    async with visits(1, waiting=4) as at:
+        await at.come(ALICE)
+        for _ in range(2):
+            await at.come(ALICE, BOB)
+
+        for parties in ((ALICE,), (BOB,), (BOB, CAROL)):
+            with pytest.raises(Crowded):
+                await (await at.come(*parties))
+        for _ in range(2):
+            assert not (await at.come(CAROL)).done()
+        with pytest.raises(Crowded):
+            await (await at.come())
+
+
+async def test_who_waits_too_long_goes_away_and_takes_no_place() -> None:
+    async with visits(1, seconds=0) as at:
+        first = await at.come(ALICE)
+        with pytest.raises(Crowded):
+            await (await at.come(BOB))
+
+        await at.go(first)
+        await at.come(CAROL)
+
+        assert at.inside == [{CAROL}]
+
+
+async def test_a_place_is_not_lost_with_who_goes_in_the_moment_of_its_turn() -> None:
+    async with visits(1) as at:
+        first, second = await at.come(ALICE), await at.come(BOB)
+        at._told[first].set()
+        while not first.done():
+            await asyncio.sleep(0)
+        second.cancel()  # its turn came, and it has not moved yet
+        await at.rest()
+        assert second.cancelled()
+
+        await at.come(CAROL)
+
+        assert at.inside == [{CAROL}]
