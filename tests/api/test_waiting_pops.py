@@ -1,0 +1,100 @@
+"""Many pops that wait at one process, on real servers: what they cost, and who gets a job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from api import matcher as matching
+from api.matcher import Finds
+from tests.api.site import Site
+
+POPS = 100
+
+
+class Asked:
+    """Counts the queries of a site's matcher."""
+
+    def __init__(self, site: Site) -> None:
+        self.queries: Counter[str] = Counter()
+        finds = site.parts.matcher.finds
+        site.parts.matcher.finds = Finds(
+            *(self._counted(name, find) for name, find in finds._asdict().items())
+        )
+
+    def _counted(self, name: str, find: Any) -> Any:
+        def counting(*args: Any, **kwargs: Any) -> Any:
+            self.queries[name] += 1
+            return find(*args, **kwargs)
+
+        return counting
+
+
+async def scripts_run(site: Site) -> int:
+    """How many scripts the server has run so far, whoever asked for them."""
+    told = (await site.parts.log.read("INFO", "commandstats")).decode()
+    line = next(line for line in told.splitlines() if line.startswith("cmdstat_evalsha:"))
+    return int(line.split("calls=")[1].split(",")[0])
+
+
+async def in_line(site: Site, count: int) -> None:
+    """Wait until so many pops wait."""
+    async with asyncio.timeout(20):
+        while sum(len(shelf._waiting) for shelf in site.parts.matcher._shelves.values()) != count:
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def waiting(site: Site) -> Any:
+    """Pops of as many workers, in line."""
+    pops = [asyncio.create_task(site.pop(name=f"w{n}", wait=60)) for n in range(POPS)]
+    await in_line(site, POPS)
+    await site.project()
+    yield pops
+    site.parts.drain.start()
+    answers = await asyncio.gather(*pops)
+    assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_a_new_job_is_tried_once_and_goes_to_one_of_them(
+    site: Site, waiting: list[asyncio.Task[Any]]
+) -> None:
+    got: set[str] = set()
+    for number in range(1, 6):
+        request_id = await site.queued()
+        before = await scripts_run(site)
+
+        await site.project()
+
+        async with asyncio.timeout(5):
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        waiting[:] = [pop for pop in waiting if pop not in done]
+        ids = [each.result().json()["id"] for each in done]
+        assert len(ids) == 1, f"{request_id} went to several"
+        await site.project()  # and what says that it is taken wakes nobody
+        await in_line(site, POPS - number)
+        assert await scripts_run(site) - before == 1
+        got.update(ids)
+    assert len(got) == 5
+
+
+async def test_while_no_job_comes_they_look_together_and_ask_nothing_else(
+    site: Site, waiting: list[asyncio.Task[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "EMPTY_SECONDS", 0.05)
+    loop = asyncio.get_running_loop()
+    asked, scripts = Asked(site), await scripts_run(site)
+    started = loop.time()
+
+    async with asyncio.timeout(5):
+        while asked.queries["best"] < 6:
+            await asyncio.sleep(0.005)
+
+    looks = asked.queries.pop("best")
+    assert asked.queries == {"of_users": looks}  # the accounts that they prefer, in the same look
+    assert loop.time() - started >= (looks - 1) * 0.05 - 0.01
+    assert not any(pop.done() for pop in waiting)
+    assert await scripts_run(site) == scripts
