@@ -85,6 +85,7 @@ async def is_away(asked: Awaitable[httpx.Response], rc: str) -> None:
 @spec("Streaming progress", 11)
 @ways
 async def test_redis_away(outage: Outage, away: Way) -> None:
+    """C-121."""
     site, target = outage.site, outage.redis._target
     away(outage.redis)
 

@@ -237,6 +237,7 @@ async def test_a_process_knows_nothing_of_our_environment(pool: SchemaPool) -> N
 
 
 async def test_no_reference_opens_a_connection(pool: SchemaPool) -> None:
+    """C-039."""
     met: list[bool] = []
     server = await asyncio.start_server(lambda *_: met.append(True), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -249,6 +249,7 @@ async def test_references_within_the_schema_are_followed(pool: SchemaPool) -> No
 
 
 async def test_huge_numbers_get_a_verdict(pool: SchemaPool) -> None:
+    """C-043."""
     document = {"properties": {"n": {"multipleOf": 0.5}}}
 
     await check(pool, '{"n":1e308}', **schema(document))
