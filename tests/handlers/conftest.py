@@ -9,6 +9,7 @@ import pytest
 from events.keys import Keys
 from handlers.limits import Limits
 from handlers.log import Log
+from hordechat.process import Service
 from lua.link import ClusterLink, Link
 from tests.handlers.pool import Pool
 
@@ -28,3 +29,13 @@ async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
 async def pool(log: Log) -> Pool:
     """Accounts, workers and requests over an empty log."""
     return await Pool.opened(log, Limits())
+
+
+@pytest.fixture
+async def scratch(log: Log, valkey_server: Service) -> AsyncIterator[Log]:
+    """Another database of the plain server: a scratch copy of any number of partitions."""
+    link = Link(valkey_server.url.rstrip("/") + "/1", connections=1, timeout=30)
+    await link.call("FLUSHDB")
+    opened = Log(link, log.keys, test=True)
+    yield opened
+    await opened.close()

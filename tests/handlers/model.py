@@ -1,0 +1,573 @@
+"""What should be: the rules of requests, jobs, leases and admissions once more, on plain values.
+
+Nothing here reads what the scripts wrote. A method tells what a command is answered with, and does
+to the model what the command should do to the service. Times are milliseconds; of those that a
+command sets, the model knows only that they lie within it (tests/handlers/watch.py finds the exact
+ones).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from handlers import errors
+from handlers.limits import Limits
+
+Outcome = type[errors.Refused] | None
+"""The refusal that a command is answered with; None: none."""
+
+
+@dataclass
+class Job:
+    """Of one request, held by one worker, or by nobody any more. A decoy is none of the request."""
+
+    id: str
+    request: str
+    worker: str
+    streamed: bool
+    since: int
+    decoy: bool = False
+    state: str = "pending"
+    refusal: str = ""
+    posts: Lease | None = None
+    ttl: int = 150
+    logged: int = 0
+    """When it is due at the latest, as the log knows."""
+
+    @property
+    def ends(self) -> int:
+        """When its lease runs out."""
+        return self.since + self.ttl * 1000
+
+
+@dataclass
+class Lease:
+    """What its worker may post to."""
+
+    room: int
+    seq: int = 0
+    last: tuple[str, str] = ("", "")
+    bytes: int = 0
+    cancelled: bool = False
+
+
+@dataclass
+class Request:
+    """One that was stored, or the mark that it may not come (again)."""
+
+    id: str
+    account: int
+    jobs: int
+    streamed: bool
+    key: str
+    deadline: int
+    expires: int
+    waiting: int
+    state: str = "open"
+    finished: int = 0
+    faults: int = 0
+    cancelled: bool = False
+    exhausted: bool = False
+    rc: tuple[str, str] = ("", "")
+    faulted_by: str = ""
+    """The last worker that did, which may not have it again until `held_off`."""
+    held_off: int = 0
+    generations: list[str] = field(default_factory=list)
+    replies: dict[str, bytes] = field(default_factory=dict)
+    entries: int = 0
+    """Of its progress stream."""
+    lost: bool = False
+    """Its content is."""
+    tricked: set[str] = field(default_factory=set)
+    """Workers that had a decoy of it."""
+
+
+class Admission(NamedTuple):
+    """A request that may be stored: what its account counts for it."""
+
+    jobs: int
+    deadline: int
+    key: str
+    scopes: tuple[str, ...]
+
+
+class Claim(NamedTuple):
+    """What an operation key names."""
+
+    request: str
+    fingerprint: str
+    deadline: int
+
+
+@dataclass
+class Worker:
+    """One that checked in."""
+
+    maintenance: bool = False
+    paused: bool = False
+    aborts: int = 0
+    nonconformant: int = 0
+    since: int = 0
+    recent: int = 0
+
+
+class Drop(NamedTuple):
+    """A job that counts against its worker, once it is carried there."""
+
+    worker: str
+    nonconformant: bool
+    at: int
+
+
+class Swept(NamedTuple):
+    """What a pass of the janitors should end."""
+
+    lapsed: int = 0
+    expired: int = 0
+    abandoned: int = 0
+    cancelled: int = 0
+
+
+@dataclass
+class Model:
+    """The service of one deployment, as it should be."""
+
+    limits: Limits
+    anonymous: int
+    """The account that shares its counts by model."""
+    partition: Callable[[str], int]
+    account_partition: Callable[[int], int]
+    partitions: int
+    now: int = 0
+    requests: dict[str, Request] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    workers: dict[str, Worker] = field(default_factory=dict)
+    admissions: dict[int, dict[str, Admission]] = field(default_factory=dict)
+    claims: dict[tuple[int, str], Claim] = field(default_factory=dict)
+    maintenance: bool = False
+    _over: set[str] = field(default_factory=set)
+    _freed: list[tuple[int, str, str]] = field(default_factory=list)
+    _drops: list[Drop] = field(default_factory=list)
+    _judged: dict[int, set[str]] = field(default_factory=dict)
+    _before: tuple[int, int] = (0, 0)
+
+    # the account's side
+
+    def admit(
+        self, account: int, jobs: int, scopes: tuple[str, ...], key: str, fingerprint: str
+    ) -> Claim | Outcome:
+        """The claim that was there before, or whether the request may come."""
+        claim = self.claims.get((account, key))
+        if claim is not None:
+            return claim
+        if self.counted(account, scopes) + jobs > self._most(account):
+            return errors.SettlerBehind
+        return None
+
+    def admitted(
+        self,
+        account: int,
+        request_id: str,
+        jobs: int,
+        scopes: tuple[str, ...],
+        key: str,
+        fingerprint: str,
+        deadline: int,
+    ) -> None:
+        """It may come until then."""
+        self.admissions[account][request_id] = Admission(jobs, deadline, key, scopes)
+        if key:
+            self.claims[account, key] = Claim(request_id, fingerprint, deadline)
+
+    def counted(self, account: int, scopes: tuple[str, ...]) -> int:
+        """Jobs that wait as far as is settled, of the busiest of these models or of them all."""
+        admissions = self.admissions[account].values()
+        if not scopes:
+            return sum(each.jobs for each in admissions)
+        return max(
+            sum(each.jobs for each in admissions if scope in each.scopes) for scope in scopes
+        )
+
+    def _most(self, account: int) -> int:
+        if account == self.anonymous:
+            return self.limits.anonymous_concurrency
+        return self.limits.concurrency
+
+    def repeat(self, account: int, key: str, fingerprint: str) -> Outcome:
+        """What a submission is told whose operation key names a request already."""
+        claim = self.claims[account, key]
+        known, late = self.requests.get(claim.request), self.now > claim.deadline
+        if claim.fingerprint != fingerprint:
+            if known is not None and known.state != "abandoned":
+                return errors.OperationKeyConflict
+            if known is None and not late:
+                return errors.OperationKeyConflict
+        elif (known is None and not late) or (known is not None and known.state != "abandoned"):
+            return None
+        if known is None:
+            self._bury(claim.request, account, key)
+        return errors.AdmissionLost
+
+    def stored(self, request: Request) -> None:
+        """It came."""
+        self.requests.setdefault(request.id, request)
+
+    def _bury(self, request_id: str, account: int, key: str) -> None:
+        expires = self.now + self.limits.request_ttl * 1000
+        self.requests[request_id] = Request(
+            request_id, account, 0, False, "", 0, expires, 0, state="abandoned"
+        )
+        self._over.add(request_id)
+        if key:
+            self._freed.append((account, key, request_id))
+
+    # jobs
+
+    def open_to(self, request_id: str, worker: str) -> bool:
+        """Whether the worker gets a job of the request. Finds out that content is lost."""
+        request = self.requests.get(request_id)
+        if request is None or request.state != "open" or request.waiting < 1:
+            return False
+        if request.expires <= self.now:
+            return False
+        if request.faulted_by == worker and request.held_off > self.now:
+            return False
+        if request.lost:
+            self._forget(request)
+            return False
+        return True
+
+    def assigned(self, job: Job) -> None:
+        """The worker has it."""
+        request = self.requests[job.request]
+        assert self.held(request) + request.waiting + request.finished <= request.jobs
+        assert request.waiting > 0, "it was given away already"
+        assert job.id not in self.jobs
+        request.waiting -= 1
+        request.generations.append(job.id)
+        request.expires = job.since + self.limits.request_ttl * 1000
+        job.logged = job.ends
+        self._hold(job)
+
+    def held(self, request: Request) -> int:
+        """Jobs of it that workers have now."""
+        return sum(self.jobs[each].state == "pending" for each in request.generations)
+
+    def deceived(self, request_id: str, worker: str) -> bool:
+        """Whether a paused worker gets a decoy of the request."""
+        request = self.requests.get(request_id)
+        if request is None or request.state != "open" or request.waiting < 1:
+            return False
+        if request.expires <= self.now or worker in request.tricked:
+            return False
+        request.tricked.add(worker)
+        return not request.lost
+
+    def _hold(self, job: Job) -> None:
+        if job.streamed:
+            job.posts = Lease(512 * self.limits.progress_bytes_per_token)
+        self.jobs[job.id] = job
+
+    def trick(self, job: Job) -> None:
+        """A paused worker has a decoy."""
+        self._hold(job)
+
+    def reply(self, job_id: str, stored: bytes) -> Outcome:
+        """The worker delivers."""
+        refused = self._ended(job_id)
+        if refused is not None:
+            return refused
+        job = self.jobs[job_id]
+        job.state, job.posts = "finished", None
+        if job.decoy:
+            return None
+        request = self.requests[job.request]
+        assert job_id not in request.replies, "a reply came twice"
+        request.replies[job_id] = stored
+        request.finished += 1
+        request.expires = self.now + self.limits.request_ttl * 1000
+        self._settle_end(request)
+        return None
+
+    def is_done(self, job_id: str) -> bool:
+        """Whether the request of a job is done; never, for all that a decoy's worker hears."""
+        job = self.jobs[job_id]
+        return not job.decoy and self.requests[job.request].state == "done"
+
+    def _ended(self, job_id: str) -> Outcome:
+        """Why its worker may not deliver."""
+        job = self.jobs.get(job_id)
+        if job is None or not job.worker:
+            return errors.InvalidJobID
+        if job.state == "finished":
+            return errors.DuplicateGen
+        if job.state != "pending" or (job.decoy and self.now > job.ends):
+            return errors.AbortedGen
+        return None
+
+    def fault(self, job_id: str, reason: str) -> Outcome:
+        """The worker gives up. What ended before stays as it is."""
+        refused = self._ended(job_id)
+        if refused is None:
+            if self.jobs[job_id].decoy:
+                self.jobs[job_id].state, self.jobs[job_id].posts = "faulted", None
+            else:
+                self._fail(self.jobs[job_id], reason)
+        return None if refused is errors.AbortedGen else refused
+
+    def _fail(self, job: Job, reason: str = "") -> None:
+        request = self.requests[job.request]
+        if reason and not job.refusal:
+            request.rc = ("ChatWorkerFault", reason)
+        job.state = "faulted"
+        if job.posts is not None:
+            request.entries += 1  # that it ended
+            job.posts = None
+        request.faults += 1
+        request.faulted_by = job.worker
+        request.held_off = self.now + self.limits.fault_holdoff * 1000
+        if request.state == "open" and not request.cancelled:
+            request.waiting += 1
+            if request.faults > self.limits.faulted_generations:
+                request.waiting, request.exhausted = 0, True
+                self._done(request)
+        self._settle_end(request)
+        nonconformant = job.refusal == "ChatSubmitNonconformant"
+        self._drops.append(Drop(job.worker, nonconformant, self.now))
+
+    def _settle_end(self, request: Request) -> None:
+        """Done, where nothing is left to be done."""
+        if request.state == "open" and request.waiting == 0 and self.held(request) == 0:
+            self._done(request)
+
+    def _done(self, request: Request) -> None:
+        request.state = "done"
+        self._over.add(request.id)
+
+    def refuse(self, job_id: str, rc: str) -> Outcome:
+        """A reply was refused, and its worker told."""
+        job = self.jobs.get(job_id)
+        if job is None or not job.worker:
+            return errors.InvalidJobID
+        if not job.decoy and job.state == "pending":
+            job.refusal = rc
+            self.requests[job.request].rc = (rc, "")
+        return None
+
+    def post(  # noqa: PLR0911 - an answer of the spec's table each
+        self, job_id: str, seq: int, content: str, reasoning: str
+    ) -> Outcome:
+        """The worker posts what it generated."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            return errors.ChatJobAborted
+        lease = job.posts
+        if job.decoy and self.now > job.ends:
+            lease = None
+        if lease is None:
+            if job.state == "finished" or not (job.streamed or job.state != "pending"):
+                return errors.ChatProgressNotStreaming
+            return errors.ChatJobAborted
+        if seq == lease.seq > 0 and (content, reasoning) == lease.last:
+            return None
+        if seq != lease.seq + 1:
+            return errors.ChatProgressOutOfSequence
+        size = lease.bytes + len(content.encode()) + len(reasoning.encode())
+        if size > lease.room:
+            return errors.ChatProgressCapReached
+        lease.seq, lease.last, lease.bytes = seq, (content, reasoning), size
+        if not job.decoy:
+            self.requests[job.request].entries += 1
+        if job.state == "pending" and not lease.cancelled and self.now <= job.ends:
+            self._before = (job.ttl, job.logged)
+            self._renew(job, self.renewal(job, self.now))
+        return None
+
+    def renewal(self, job: Job, now: int) -> int:
+        """Seconds that a lease lives, from its beginning, where it is renewed now."""
+        longer = math.ceil((now - job.since) / 1000 + self.limits.text_job_lease)
+        return max(job.ttl, min(self.limits.trusted_lease_cap, longer))
+
+    def _renew(self, job: Job, ttl: int) -> None:
+        job.ttl = ttl
+        if job.ends > job.logged:
+            cap = job.since + self.limits.trusted_lease_cap * 1000
+            job.logged = min(cap, job.ends + self.limits.progress_slack * 1000)
+
+    def renewed_later(self, job: Job, ttl: int) -> None:
+        """The command took its time: the last post fell into the next second."""
+        job.ttl, job.logged = self._before
+        self._renew(job, ttl)
+
+    def give_back(self, request_id: str, job_id: str) -> None:
+        """Whoever was to get the job is gone."""
+        request, job = self.requests.get(request_id), self.jobs.get(job_id)
+        if request is None or request.state == "abandoned":
+            return
+        if job is None:
+            self.jobs[job_id] = Job(job_id, request_id, "", False, 0, state="returned")
+            request.generations.append(job_id)
+        elif job.decoy:
+            raise AssertionError("nobody gives a decoy back")
+        elif job.state != "pending":
+            return
+        else:
+            job.state, job.posts = "returned", None
+            if request.state == "open" and not request.cancelled:
+                request.waiting += 1
+        self._settle_end(request)
+
+    def cancel(self, request_id: str, *, maintenance: bool = False) -> Outcome:
+        """Nothing of it is handed out any more; a streamed one ends at once."""
+        request = self.requests.get(request_id)
+        if request is None or request.state == "abandoned":
+            return errors.RequestNotFound
+        if request.state == "done" or request.cancelled:
+            return None
+        request.cancelled, request.waiting = True, 0
+        if request.streamed and not maintenance:
+            for job in self._of(request):
+                if job.posts is not None:
+                    job.posts.cancelled = True
+                if job.state == "pending":
+                    job.state = "faulted"
+                    request.entries += not job.decoy
+        self._settle_end(request)
+        return None
+
+    def _of(self, request: Request) -> list[Job]:
+        """Its jobs, and its decoys."""
+        return [job for job in self.jobs.values() if job.request == request.id]
+
+    def _forget(self, request: Request) -> None:
+        """Nothing of it is left; until its admission is over, a mark."""
+        for job in self._of(request):
+            del self.jobs[job.id]
+        del self.requests[request.id]
+        if request.state == "abandoned":
+            return
+        self._over.add(request.id)
+        if request.key:
+            self._freed.append((request.account, request.key, request.id))
+        if self.now <= request.deadline:
+            self.requests[request.id] = Request(
+                request.id, request.account, 0, False, "", 0, request.deadline + 1, 0,
+                state="abandoned",
+            )  # fmt: skip
+
+    # time
+
+    def deadlines(self) -> Iterator[int]:
+        """When something will be different by itself."""
+        for request in self.requests.values():
+            yield from (request.expires, request.held_off, request.deadline)
+        for job in self.jobs.values():
+            if job.state == "pending":
+                yield from (job.ends, job.logged)
+        for admissions in self.admissions.values():
+            yield from (admission.deadline for admission in admissions.values())
+
+    def sweep(self) -> Swept:
+        """A pass of the janitor of each partition, one after the other."""
+        total = Swept()
+        for partition in range(self.partitions):
+            swept = Swept(
+                abandoned=self._sweep_admissions(partition),
+                lapsed=self._sweep_leases(partition),
+                expired=self._sweep_requests(partition),
+                cancelled=self.cancel_waiting(partition) if self.maintenance else 0,
+            )
+            total = Swept(*map(sum, zip(total, swept, strict=True)))
+        return total
+
+    def _sweep_admissions(self, partition: int) -> int:
+        judged, seen, abandoned = self._judged.setdefault(partition, set()), set(), 0
+        for account, admissions in self.admissions.items():
+            if self.account_partition(account) != partition:
+                continue
+            for request_id, admission in admissions.items():
+                if admission.deadline >= self.now:
+                    continue
+                seen.add(request_id)
+                if request_id in judged:
+                    continue
+                judged.add(request_id)
+                known = self.requests.get(request_id)
+                if known is None:
+                    self._bury(request_id, account, admission.key)
+                abandoned += known is None or known.state == "abandoned"
+        judged &= seen
+        return abandoned
+
+    def _sweep_leases(self, partition: int) -> int:
+        lapsed = 0
+        for job in list(self.jobs.values()):
+            if job.decoy or job.state != "pending" or self.partition(job.id) != partition:
+                continue
+            if job.logged < self.now and job.ends < self.now:
+                self._fail(job)
+                lapsed += 1
+        return lapsed
+
+    def _sweep_requests(self, partition: int) -> int:
+        due = [
+            request
+            for request in self.requests.values()
+            if request.expires < self.now and self.partition(request.id) == partition
+        ]
+        for request in due:
+            self._forget(request)
+        return len(due)
+
+    def cancel_waiting(self, partition: int) -> int:
+        """Cancel of one partition what waits, for maintenance."""
+        waiting = [
+            request
+            for request in self.requests.values()
+            if request.state == "open"
+            and request.waiting
+            and self.partition(request.id) == partition
+        ]
+        for request in waiting:
+            self.cancel(request.id, maintenance=True)
+        return len(waiting)
+
+    def set_modes(self, *, maintenance: bool) -> None:
+        """Switch maintenance."""
+        self.maintenance = maintenance
+        if maintenance:
+            for partition in range(self.partitions):
+                self.cancel_waiting(partition)
+
+    def settle(self) -> None:
+        """Accounts, claims and workers learn what became of their requests and jobs."""
+        for admissions in self.admissions.values():
+            for request_id, admission in list(admissions.items()):
+                request = self.requests.get(request_id)
+                if request_id in self._over:
+                    del admissions[request_id]
+                elif request is not None:
+                    admissions[request_id] = admission._replace(jobs=request.waiting)
+        self._over.clear()
+        for account, key, request_id in self._freed:
+            claim = self.claims.get((account, key))
+            if claim is not None and claim.request == request_id:
+                del self.claims[account, key]
+        self._freed.clear()
+        for drop in self._drops:
+            worker = self.workers.get(drop.worker)
+            if worker is None:
+                continue
+            if drop.nonconformant:
+                worker.nonconformant += 1
+                continue
+            worker.aborts += 1
+            if drop.at - worker.since > 3_600_000:
+                worker.since, worker.recent = drop.at, 0
+            worker.recent += 1
+            if worker.recent > 20:
+                worker.maintenance, worker.recent = True, 0
+        self._drops.clear()

@@ -1,0 +1,445 @@
+"""Random commands against the real scripts, each foretold by the model and looked at afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import msgspec
+
+from handlers import errors, pop, reply, workers
+from handlers.accounts import ANONYMOUS_KEY, Account
+from handlers.admission import admit, never_settled, scopes_of
+from handlers.decoy import Decoys
+from handlers.limits import Limits
+from handlers.modes import set_modes
+from handlers.newcomers import Newcomers
+from tests.handlers.driver import CLOCK_STEPS, MODELS, NOBODY, REFUSALS, WORKERS, idle
+from tests.handlers.model import Claim, Job, Model, Outcome, Request, Worker
+from tests.handlers.pool import DECLARATION, MODEL, REPLY, Pool, operation_of, request_of
+from tests.handlers.watch import Watch
+
+LIMITS = Limits(concurrency=14, anonymous_concurrency=6, trusted_workers=6)
+"""Low enough to be met."""
+NAMES = (*WORKERS, "e", "f", "g", "h", "another", "a third")
+CLEAR_MS = 5000
+"""Nothing is due within so long of a command: which side of a deadline it falls on is no question
+of how quick the machine is."""
+NO_CHECK_IN = (errors.SettlerBehind, errors.WrongCredentials, errors.RedisUnavailable)
+
+Answer = TypeVar("Answer")
+
+
+async def foretold(outcome: Outcome, command: Awaitable[Answer]) -> Answer | errors.Refused:
+    """Run the command; it is refused as foretold, or answered."""
+    (told,) = await asyncio.gather(command, return_exceptions=True)
+    refused = isinstance(told, errors.Refused)
+    if isinstance(told, BaseException) and not refused:
+        raise told
+    assert (type(told) if refused else None) is outcome, (outcome, told)
+    return told
+
+
+class Player:
+    """Issues one command at a time."""
+
+    def __init__(self, pool: Pool, seed: int, accounts: tuple[Account, ...], url: str) -> None:
+        keys = pool.log.keys
+        self.pool = pool
+        self.random = random.Random(seed)
+        self.accounts = accounts
+        self.model = Model(pool.limits, accounts[-1].id, keys.of, keys.of_account, keys.partitions)
+        self.model.admissions = {account.id: {} for account in accounts}
+        self.watch = Watch(url, self.model)
+        self.decoys = Decoys(pool.log, pool.limits)
+        self.names: dict[str, str] = {}
+        """Of workers, by id; some are not called so any more."""
+        pool.workers = pop.Workers(pool.log, pool.limits, Newcomers(pool.limits, self._names_of))
+        self.requests: list[str] = []
+        self.jobs: list[tuple[str, str]] = []  # of which request
+        self._replies = 0
+        self.moves = (
+            (self.submit, 20),
+            (self.admit, 1),
+            (self.set_modes, 0.4),
+            (self.assign, 28),
+            (self.reply, 14),
+            (self.post, 16),
+            (self.fault, 6),
+            (self.refuse, 4),
+            (self.cancel, 4),
+            (self.give_back, 5),
+            (self.lose_content, 0.3),
+            (self.check_in, 4),
+            (self.change_worker, 1.5),
+            (self.rename_worker, 0.7),
+            (self.delete_worker, 0.5),
+            (self.pass_time, 3),
+            (self.sweep, 3),
+            (self.settle, 2),
+        )
+
+    @classmethod
+    async def at(cls, pool: Pool, seed: int, url: str) -> Player:
+        """In an empty deployment."""
+        pool.limits = LIMITS
+        accounts = (pool.client, await pool.accounts.find(ANONYMOUS_KEY))
+        made = cls(pool, seed, accounts, url)
+        await made.watch.check()
+        return made
+
+    async def play(self, commands: int) -> None:
+        """Issue that many commands."""
+        moves, weights = zip(*self.moves, strict=True)
+        for _ in range(commands):
+            await self._step_clear()
+            await self.random.choices(moves, weights)[0]()
+            await self.watch.check()
+
+    async def end(self) -> None:
+        """Let time pass until nothing is left."""
+        for move in (self.settle, self.pass_long, self.sweep) * 3:
+            await self._step_clear()
+            await move()
+            await self.watch.check()
+        await self.settle()
+        await self.watch.check()
+
+    async def _step_clear(self) -> None:
+        """Move past what would be due while the next command runs."""
+        while near := [
+            due - self.model.now
+            for due in self.model.deadlines()
+            if -50 <= due - self.model.now <= CLEAR_MS
+        ]:
+            await self._pass(max(near) + 100)
+
+    async def _pass(self, ms: int) -> None:
+        await self.pool.pass_time(ms / 1000)
+        self.watch.shift += ms
+        self.model.now += ms
+
+    # choosing
+
+    def _some(self, of: list[Any]) -> Any:
+        # Recent ones mostly, so that lives go on; old and dead ones now and then.
+        return of[-1 - min(int(self.random.expovariate(0.25)), len(of) - 1)]
+
+    def _operation(self) -> tuple[str, str]:
+        """Often none; else one of a few keys, nearly always for the same request."""
+        if self.random.random() < 0.6:
+            return "", ""
+        key = f"{self.random.randrange(12):08x}-0000-4000-8000-000000000000"
+        return key, "b" * 64 if self.random.random() < 0.1 else "a" * 64
+
+    # the client
+
+    async def submit(self) -> None:
+        account, (key, print_) = (
+            self.random.choice((*self.accounts, self.pool.client)),
+            self._operation(),
+        )
+        new = request_of(  # of one key and fingerprint there are no requests of other sizes
+            jobs=1 if key else self.random.choice((1, 1, 1, 2, 3)),
+            stream=self.random.random() < 0.5,
+            models=self.random.choice(MODELS),
+        )._replace(chat=self.random.random() < 0.7)
+        quick = self.random.random() < 0.5
+        operation = operation_of(key, print_) if key else None
+        fingerprint = operation.fingerprint if operation else ""
+        outcome, claim = self._admission(account, new, key, fingerprint, quick)
+        receipt = await foretold(
+            outcome,
+            self.pool.submitted(
+                new,
+                account=account,
+                operation=operation,
+                settled=self.pool.settled if quick else never_settled,
+            ),
+        )
+        if isinstance(receipt, errors.Refused):
+            return
+        assert receipt.repeated == (claim is not None)
+        assert claim is None or receipt.request_id == claim.request
+        if receipt.request_id in self.model.requests:
+            return
+        if claim is not None:
+            deadline = claim.deadline
+        else:
+            deadline = await self._deadline(account, receipt.request_id)
+            self.model.admitted(
+                account.id, receipt.request_id, new.jobs, scopes_of(account, new.demand.models),
+                key, fingerprint, deadline,
+            )  # fmt: skip
+        expires = receipt.position.ms + LIMITS.request_ttl * 1000
+        self.model.stored(
+            Request(
+                receipt.request_id,
+                account.id,
+                new.jobs,
+                new.stream,
+                key,
+                deadline,
+                expires,
+                waiting=new.jobs,
+            )
+        )
+        self.requests.append(receipt.request_id)
+
+    def _admission(
+        self, account: Account, new: Any, key: str, fingerprint: str, quick: bool
+    ) -> tuple[Outcome, Claim | None]:
+        """What a submission will be told, and the claim that it meets."""
+        scopes = scopes_of(account, new.demand.models)
+        told = self.model.admit(account.id, new.jobs, scopes, key, fingerprint)
+        if told is errors.SettlerBehind and quick:
+            self.model.settle()
+            told = self.model.admit(account.id, new.jobs, scopes, key, fingerprint)
+            if told is errors.SettlerBehind:
+                told = errors.TooManyPrompts
+        if isinstance(told, Claim):
+            return self.model.repeat(account.id, key, fingerprint), told
+        return told, None
+
+    async def _deadline(self, account: Account, request_id: str) -> int:
+        """Of an admission, which is told to nobody."""
+        seen = (await self.watch.look()).fields("account", str(account.id))
+        deadline = int(seen[f"admission:{request_id}"].split(":")[1])
+        late = deadline - self.model.now - LIMITS.admission_deadline * 1000
+        assert 0 <= late <= CLEAR_MS, late
+        return deadline
+
+    async def admit(self) -> None:
+        """A submission that goes no further."""
+        account, (key, print_) = self.random.choice(self.accounts), self._operation()
+        request_id, models = self.pool.log.keys.new_request_id(), self.random.choice(MODELS)
+        operation = operation_of(key, print_) if key else None
+        fingerprint = operation.fingerprint if operation else ""
+        scopes = scopes_of(account, models)
+        told = self.model.admit(account.id, 1, scopes, key, fingerprint)
+        admission = await foretold(
+            None if isinstance(told, Claim) else told,
+            admit(
+                self.pool.log, LIMITS, account, request_id, 1, models=models, operation=operation
+            ),
+        )
+        if isinstance(admission, errors.Refused):
+            return
+        if isinstance(told, Claim):
+            assert admission.claim is not None
+            assert admission.request_id == told.request
+            return
+        deadline = await self._deadline(account, request_id)
+        self.model.admitted(account.id, request_id, 1, scopes, key, fingerprint, deadline)
+
+    async def cancel(self) -> None:
+        if not self.requests:
+            return
+        id_ = self._some(self.requests)
+        before = msgspec.msgpack.encode(self.model.requests.get(id_))
+        outcome = self.model.cancel(id_)
+        ended = await foretold(outcome, self.pool.cancel(id_))
+        if not isinstance(ended, errors.Refused):
+            assert ended.done == (self.model.requests[id_].state == "done")
+            after = msgspec.msgpack.encode(self.model.requests[id_])
+            assert ended.changed == (before != after)
+
+    # the worker
+
+    async def assign(self) -> None:
+        """A worker asks for a job: as it was a moment ago, or as it is."""
+        if not self.requests:
+            return
+        name, id_ = self.random.choice(WORKERS), self._some(self.requests)
+        worker = self.pool.names.get(name)
+        if worker is None or self.random.random() < 0.3:
+            worker = await self._checked_in(name)
+        if worker is None or worker.maintenance:
+            return
+        if worker.paused:
+            await self._deceive(worker, id_)
+            return
+        gets = self.model.open_to(id_, worker.id)
+        job = await pop.assign(self.pool.log, LIMITS, worker, DECLARATION, id_, MODEL)
+        assert (job is not None) == gets
+        if job is None:
+            return
+        self.model.assigned(Job(job.generation_id, id_, worker.id, job.stream, job.position.ms))
+        assert job.stream == self.model.requests[id_].streamed
+        self.jobs.append((id_, job.generation_id))
+
+    async def _deceive(self, worker: pop.Worker, id_: str) -> None:
+        gets = self.model.deceived(id_, worker.id)
+        job = await self.decoys.give(worker, id_, MODEL)
+        assert (job is not None) == gets
+        if job is not None:
+            since = self.model.now
+            self.model.trick(Job(job.generation_id, id_, worker.id, job.stream, since, decoy=True))
+            self.jobs.append((id_, job.generation_id))
+
+    async def reply(self) -> None:
+        if not self.jobs:
+            return
+        _, id_ = self._some(self.jobs)
+        self._replies += 1
+        stored = b'{"reply":%d}' % self._replies
+        outcome = self.model.reply(id_, stored)
+
+        async def deliver() -> bool:
+            job = await self.pool.held(id_)
+            return await reply.submit_reply(
+                self.pool.log, LIMITS, job, REPLY._replace(stored=stored)
+            )
+
+        done = await foretold(outcome, deliver())
+        assert isinstance(done, errors.Refused) or done == self.model.is_done(id_)
+
+    async def post(self) -> None:
+        """The next delta, or the last one again, or another."""
+        if not self.jobs:
+            return
+        _, id_ = self._some(self.jobs)
+        job = self.model.jobs.get(id_)
+        lease = job.posts if job is not None else None
+        seq = (lease.seq if lease else 0) + self.random.choice((1, 1, 1, 0, 2, -1))
+        content = self.random.choice((f"wörd {seq} ", f"word {seq} ", "x" * 3000))
+        reasoning = self.random.choice(("", "", f"thought {seq}"))
+        if lease and self.random.random() < 0.5 and seq == lease.seq:
+            content, reasoning = lease.last
+        if seq < 1:
+            return
+        outcome = self.model.post(id_, seq, content, reasoning)
+        accepted = await foretold(outcome, self.pool.post(id_, seq, content, reasoning))
+        if isinstance(accepted, errors.Refused):
+            if lease and isinstance(accepted, errors.ChatProgressOutOfSequence):
+                assert accepted.extra == {"expected_seq": lease.seq + 1}
+        else:
+            assert lease is not None
+            assert accepted == (lease.seq, lease.cancelled)
+
+    async def fault(self) -> None:
+        if self.jobs:
+            _, id_ = self._some(self.jobs)
+            reason = self.random.choice(("", "generation_error", "reply_refused"))
+            await foretold(self.model.fault(id_, reason), self.pool.fault(id_, reason))
+
+    async def refuse(self) -> None:
+        if self.jobs:
+            _, id_ = self._some(self.jobs)
+            kind = self.random.choice(REFUSALS)
+            await foretold(self.model.refuse(id_, kind.__name__), self.pool.refuse(id_, kind))
+
+    async def give_back(self) -> None:
+        """Of what a worker did not get; or of an id whose fate is not known."""
+        if not self.jobs:
+            return
+        request_id, id_ = self._some(self.jobs)
+        job = self.model.jobs.get(id_)
+        if self.random.random() < 0.2 or (job is not None and job.decoy):
+            id_ = self.pool.log.keys.new_id_beside(request_id)
+        self.model.give_back(request_id, id_)
+        await pop.give_back(self.pool.log, request_id, id_)
+
+    # workers
+
+    async def check_in(self) -> None:
+        await self._checked_in(self.random.choice(NAMES))
+
+    async def _checked_in(self, name: str) -> pop.Worker | None:
+        """What it says of itself is what the model says of it."""
+        shown = await self._names_of(0)
+        full = len(shown - {name}) >= LIMITS.trusted_workers
+        try:
+            worker = await self.pool.worker(name)
+        except NO_CHECK_IN:
+            return None
+        except errors.TooManyWorkersTrusted:
+            assert name not in shown
+            return None
+        known = self.model.workers.get(worker.id)
+        if known is None:
+            assert name not in shown
+            assert not full
+            known = self.model.workers[worker.id] = Worker()
+        assert (worker.maintenance, worker.paused) == (known.maintenance, known.paused)
+        self.names[worker.id] = worker.name
+        return worker
+
+    async def _names_of(self, _user_id: int) -> frozenset[str]:
+        return frozenset(name for name, *_ in (await self.watch.look())["worker"].values())
+
+    async def change_worker(self) -> None:
+        worker = await self._worker()
+        if worker is None:
+            return
+        maintenance = self.random.choice((None, True, False, False))
+        paused = self.random.choice((None, True, False, False))
+        change = workers.Change(
+            maintenance=maintenance, paused=paused, info=self.random.choice((None, "", "Attic"))
+        )
+        account = self.pool.owner._replace(moderator=self.random.random() < 0.8)
+        refused = paused is not None and not account.moderator
+        await foretold(
+            errors.NotModerator if refused else None,
+            workers.change_worker(self.pool.log, account, worker, change),
+        )
+        if not refused:
+            known = self.model.workers[worker.id]
+            known.maintenance = known.maintenance if maintenance is None else maintenance
+            known.paused = known.paused if paused is None else paused
+
+    async def rename_worker(self) -> None:
+        """Carried out by the settler."""
+        worker = await self._worker()
+        if worker is not None:
+            try:
+                name = self.random.choice(NAMES)
+                await workers.claim_name(self.pool.log, self.pool.owner, worker, name)
+            except (errors.WorkerNameAlreadyExists, errors.SettlerBehind):
+                return
+
+    async def delete_worker(self) -> None:
+        worker = await self._worker()
+        if worker is not None:
+            await workers.delete_worker(self.pool.log, self.pool.owner, worker, idle)
+            del self.model.workers[worker.id]
+
+    async def _worker(self) -> workers.Known | None:
+        """One that was seen; None where it is gone by now."""
+        id_ = self.random.choice([*self.names, NOBODY])
+        outcome = None if id_ in self.model.workers else errors.WorkerNotFound
+        found = await foretold(outcome, workers.find(self.pool.log, id_))
+        return None if isinstance(found, errors.Refused) else found
+
+    # the service
+
+    async def set_modes(self) -> None:
+        on = self.random.random() < 0.4
+        changed = on != self.model.maintenance
+        self.model.set_modes(maintenance=on)
+        assert changed == await set_modes(self.pool.log, LIMITS, maintenance=on)
+
+    async def lose_content(self) -> None:
+        """Of a request that nobody works on."""
+        if self.requests:
+            request = self.model.requests.get(self._some(self.requests))
+            if request is None or request.state != "open" or self.model.held(request):
+                return
+            request.lost = True
+            request.replies.clear()
+            await self.pool.log.read("DEL", self.pool.log.keys.content(request.id))
+
+    async def pass_time(self) -> None:
+        await self._pass(int(self.random.choice(CLOCK_STEPS) * 1000))
+
+    async def pass_long(self) -> None:
+        await self._pass(1_300_000)
+
+    async def sweep(self) -> None:
+        assert tuple(await self.pool.sweep()) == tuple(self.model.sweep())
+
+    async def settle(self) -> None:
+        self.model.settle()
+        await self.pool.settle()

@@ -1,0 +1,57 @@
+"""Whatever happens in whatever order, the service does what a plain model of its rules does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from events.keys import EPHEMERAL
+from handlers.log import Log
+from handlers.replay import keys_of, rebuild_state
+from handlers.verify import verify
+from tests.handlers.player import Player
+from tests.handlers.pool import Pool
+
+
+@pytest.fixture
+async def player(pool: Pool, request: pytest.FixtureRequest) -> AsyncIterator[Player]:
+    one = pool.log.keys.partitions == 1
+    url = request.getfixturevalue("redis_url" if one else "cluster_url")
+    seed = int(request.config.getoption("randomly_seed", 1) or 1)
+    made = await Player.at(pool, seed, url)
+    yield made
+    await made.watch.close()
+
+
+async def _state(pool: Pool) -> dict[str, object]:
+    return {
+        key: value
+        for key, value in (await pool.snapshot()).items()
+        if not any(part in key for part in EPHEMERAL)
+    }
+
+
+@pytest.mark.parametrize("commands", [400, pytest.param(20_000, marks=pytest.mark.soak)])
+async def test_every_command_does_what_the_model_does_and_every_request_comes_to_its_end(
+    player: Player, scratch: Log, commands: int
+) -> None:
+    """After each command all that is stored is compared with the model, and so are the TTLs of all
+    keys (tests/handlers/watch.py). In between, hot state is the fold of the log, and nothing else.
+    """
+    pool = player.pool
+    await player.play(commands)
+
+    assert await verify(pool.log, scratch) == []
+    before = await _state(pool)
+    folded = await rebuild_state(pool.log)
+    assert sum(folded.values()) == len(await pool.events())
+    assert await _state(pool) == before
+
+    await player.play(commands // 20)
+    await player.end()
+
+    for partition in pool.log.keys.all():
+        left = await keys_of(pool.log, partition, "state")
+        for ended in ("horde:request:", "horde:generation:", "horde:claim:", "horde:due:"):
+            assert not [key for key in left if ended in key]
