@@ -22,9 +22,12 @@ class Gap(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Which queued requests an eligible worker competes for: by models, chat and lengths."""
+    """Which queued requests an eligible worker could take: by models, chat, what chat requests
+    need, and lengths."""
 
     chat_model: str | None
+    chat_features: frozenset[str]
+    receives_images: bool
     chat_max_length: int
     chat_max_context_length: int
     models: tuple[str, ...]
@@ -36,6 +39,8 @@ class Reach(NamedTuple):
         """Of a worker with this offer."""
         return cls(
             offer.chat_model,
+            offer.chat_features,
+            offer.receives_images,
             offer.chat_max_length,
             offer.chat_max_context_length,
             offer.models,

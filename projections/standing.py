@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from projections.database import Database
 from projections.eligibility import ANY_MODEL
@@ -25,6 +25,20 @@ class Waiting(NamedTuple):
     jobs: int  # that wait
     max_length: int
     max_context_length: int
+    features: frozenset[str]
+    images: bool
+
+    @property
+    def needs(self) -> tuple[bool, tuple[str, ...], int, int, frozenset[str], bool]:
+        """All that decides which workers could take it, of what is looked at here."""
+        return (
+            self.chat,
+            self.models,
+            self.max_length,
+            self.max_context_length,
+            self.features,
+            self.images,
+        )
 
 
 class Ahead(NamedTuple):
@@ -49,8 +63,9 @@ class QueueSnapshot:
     def ahead(self, request_id: str, reaches: frozenset[Reach]) -> Ahead:
         """All jobs before this request that compete for workers with these reaches.
 
-        A request competes where one of those workers could take it by its models, its chat
-        declaration and its length limits (spec, Free output allowance).
+        A request competes where one of those workers could take it: by its models, its chat
+        declaration and its length limits (spec, Free output allowance). What a chat request needs
+        of features counts as well: one that none of them can serve lengthens nobody's wait.
         """
         index = self._index.get(request_id, 0)
         if not index:
@@ -62,10 +77,10 @@ class QueueSnapshot:
         """Of tokens and of jobs, up to each place."""
         sums = self._sums.get(reaches)
         if sums is None:
-            known: dict[tuple[bool, tuple[str, ...], int, int], bool] = {}
+            known: dict[Any, bool] = {}
             compete = []
             for each in self.waiting:
-                needs = (each.chat, each.models, each.max_length, each.max_context_length)
+                needs = each.needs
                 verdict = known.get(needs)
                 if verdict is None:
                     verdict = known[needs] = any(_reached(each, reach) for reach in reaches)
@@ -83,6 +98,8 @@ def _reached(waiting: Waiting, reach: Reach) -> bool:
     if waiting.chat:
         return (
             reach.chat_model in waiting.models
+            and waiting.features <= reach.chat_features
+            and (reach.receives_images or not waiting.images)
             and waiting.max_length <= reach.chat_max_length
             and waiting.max_context_length <= reach.chat_max_context_length
         )
@@ -96,9 +113,9 @@ def _reached(waiting: Waiting, reach: Reach) -> bool:
 
 _SNAPSHOT = b"""
 SELECT request_id::text, chat, array_agg(model ORDER BY model), rank, waiting, max_length,
-    max_context_length
+    max_context_length, features, images
 FROM queue WHERE waiting > 0 AND expires_ms > %(now_ms)s
-GROUP BY request_id, chat, rank, waiting, max_length, max_context_length
+GROUP BY request_id, chat, rank, waiting, max_length, max_context_length, features, images
 ORDER BY rank DESC, request_id DESC
 """
 
@@ -110,5 +127,26 @@ async def queue_snapshot(database: Database, *, now_ms: int) -> QueueSnapshot:
     """
     rows = await database.fetch(_SNAPSHOT, {"now_ms": now_ms})
     return QueueSnapshot(
-        Waiting(id_, chat, tuple(models), *more) for id_, chat, models, *more in rows
+        Waiting(
+            request_id,
+            chat,
+            tuple(models),
+            rank,
+            jobs,
+            max_length,
+            max_context_length,
+            frozenset(features),
+            images,
+        )
+        for (
+            request_id,
+            chat,
+            models,
+            rank,
+            jobs,
+            max_length,
+            max_context_length,
+            features,
+            images,
+        ) in rows
     )

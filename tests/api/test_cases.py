@@ -177,7 +177,7 @@ async def test_both_names_of_the_token_limit_ask_for_the_same(site: Site) -> Non
 async def test_tools_with_a_format_wait_for_a_worker_that_declares_both_together(
     site: Site,
 ) -> None:
-    """C-033."""
+    """C-033. Above a free allowance its refusal would say the same; there is none yet."""
     declared = ["json_schema", "prompt_overflow_refused", "structured_output_enforced", "tools"]
     await site.pop(chat_features=declared)
     await site.project()
@@ -191,22 +191,30 @@ async def test_tools_with_a_format_wait_for_a_worker_that_declares_both_together
 
     status = (await site.status(request_id)).json()
     assert (status["waiting"], status["is_possible"]) == (1, False)
+    assert status["impossible_reason"] == {
+        "kind": "declaration_gap",
+        "missing_declarations": ["tools_with_response_format"],
+        "exceeded_limits": [],
+    }
     assert (await site.pop(chat_features=declared)).json()["id"] is None
     await site.popped(chat_features=[*declared, "tools_with_response_format"])
 
 
 @pytest.mark.parametrize(
-    ("choice", "sent"),
-    [({"type": "function", "function": {"name": "f"}}, ["f"]), ("required", ["f", "g"])],
+    ("choice", "sent", "stored"),
+    [
+        ({"type": "function", "function": {"name": "f"}}, ["f"], "stop"),
+        ("required", ["f", "g"], "tool_calls"),
+    ],
     ids=["a function", "any"],
 )
 async def test_a_worker_gets_a_forced_function_alone_and_as_required(
-    site: Site, choice: Any, sent: list[str]
+    site: Site, choice: Any, sent: list[str], stored: str
 ) -> None:
-    """C-035: up to the reply."""
+    """C-035."""
     features = ["prompt_overflow_refused", "tool_choice_enforced", "tools"]
     tools = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
-    await site.queued(tools=tools, tool_choice=choice)
+    request_id = await site.queued(tools=tools, tool_choice=choice)
     await site.project()
 
     job = await site.popped(chat_features=features)
@@ -218,3 +226,37 @@ async def test_a_worker_gets_a_forced_function_alone_and_as_required(
     reply = {"role": "assistant", "content": None, "tool_calls": calls}
     answer = await site.reply(job["id"], message=reply, finish_reason="tool_calls", model_id=MODEL)
     assert answer.status_code == 200
+    await site.project()
+    (generation,) = (await site.status(request_id)).json()["generations"]
+    assert (generation["message"], generation["finish_reason"]) == (reply, stored)
+
+
+async def test_a_job_holds_documented_keys_alone(site: Site) -> None:
+    """C-099: what its worker does not know never reaches it."""
+    for key in ("soft_prompt", "params", "prompt", "horde.models", "horde.webhook"):
+        outer, _, inner = key.partition(".")
+        body = BODY | {outer: {inner: "x"} if inner else "x"}
+        answer = await refused(site, CHAT, body, "UnsupportedChatParameter")
+        assert list(answer.json()["errors"]) == [key]
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    asked = {"messages": [{"role": "user", "content": "x", "tool_calls": calls}]}
+    answer = await refused(site, CHAT, BODY | asked, "UnsupportedChatParameter")
+    assert list(answer.json()["errors"]) == ["messages[0].tool_calls"]
+
+    await site.queued(user="me", metadata={"a": 1}, stream_options={"include_usage": True})
+    await site.project()
+    job = await site.popped()
+
+    assert job["payload"] == {
+        "messages": BODY["messages"],
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "rep_pen": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "max_length": 512,
+        "max_context_length": 2048,
+        "n": 1,
+    }

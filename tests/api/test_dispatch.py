@@ -113,14 +113,16 @@ async def test_the_reason_is_gone_once_a_worker_declares_what_is_missing(site: S
 
 
 async def test_what_can_never_compete_does_not_lengthen_the_wait(site: Site) -> None:
-    """C-107: requests longer than any worker serves, and one that any worker serves."""
-    for _ in range(3):
-        await site.queued(horde={"max_context_length": 9000}, max_tokens=1000)
+    """C-107: requests that need what no worker declares, or are longer than any serves, and one
+    that any worker serves."""
+    for asked in ({"seed": 1}, {"horde": {"max_context_length": 9000}}):
+        for _ in range(3):
+            await site.queued(max_tokens=1000, **asked)
     plain = await site.queued(max_tokens=100)
 
     told = await status(site, plain)
 
-    assert (told["queue_position"], told["wait_time"]) == (4, 10)
+    assert (told["queue_position"], told["wait_time"]) == (7, 10)
 
 
 @pytest.mark.parametrize("named", [[], ["client#1"]])

@@ -10,8 +10,8 @@ from projections.standing import Ahead, QueueSnapshot, Waiting, queue_snapshot
 from tests.projections.conftest import Given
 from tests.projections.histories import Story
 
-CHAT = Reach("alpha", 512, 4096, (), 0, 0)
-TEXT = Reach(None, 0, 0, ("alpha",), 512, 2048)
+CHAT = Reach("alpha", frozenset({"seed"}), False, 512, 4096, (), 0, 0)
+TEXT = Reach(None, frozenset(), False, 0, 0, ("alpha",), 512, 2048)
 
 
 async def test_a_snapshot_gives_positions_from_one(given: Given, database: Database):
@@ -31,7 +31,14 @@ async def test_a_snapshot_gives_positions_from_one(given: Given, database: Datab
 
 
 def waiting(n: int, *, jobs: int = 1, **changed: Any) -> Waiting:
-    known = {"chat": True, "models": ("alpha",), "max_length": 100, "max_context_length": 1024}
+    known = {
+        "chat": True,
+        "models": ("alpha",),
+        "max_length": 100,
+        "max_context_length": 1024,
+        "features": frozenset(),
+        "images": False,
+    }
     return Waiting(request_id=str(n), rank=-n, jobs=jobs, **(known | changed))
 
 
@@ -45,13 +52,18 @@ def test_only_what_one_of_the_workers_could_take_competes():
             waiting(5, chat=False),
             waiting(6, chat=False, models=("",), max_length=10),
             waiting(7, chat=False, max_context_length=2049),
-            waiting(8),
+            waiting(8, features=frozenset({"seed", "vision"})),
+            waiting(9, images=True),
+            waiting(10, features=frozenset({"seed"})),
+            waiting(11),
         ]
     )
 
-    assert snapshot.ahead("8", frozenset({CHAT})) == Ahead(200, 2)
-    assert snapshot.ahead("8", frozenset({TEXT})) == Ahead(110, 2)
-    assert snapshot.ahead("8", frozenset({CHAT, TEXT})) == Ahead(310, 4)
+    eyes = CHAT._replace(chat_features=frozenset({"seed", "vision"}), receives_images=True)
+    assert snapshot.ahead("11", frozenset({CHAT})) == Ahead(300, 3)
+    assert snapshot.ahead("11", frozenset({TEXT})) == Ahead(110, 2)
+    assert snapshot.ahead("11", frozenset({CHAT, TEXT})) == Ahead(410, 5)
+    assert snapshot.ahead("11", frozenset({CHAT, eyes})) == Ahead(500, 5)
     assert snapshot.ahead("1", frozenset({CHAT, TEXT})) == Ahead(0, 0)
     assert snapshot.ahead("none", frozenset({CHAT})) == Ahead(0, 0)
-    assert snapshot.ahead("8", frozenset()) == Ahead(0, 0)
+    assert snapshot.ahead("11", frozenset()) == Ahead(0, 0)
