@@ -206,6 +206,7 @@ class Faulted(Event, frozen=True, kw_only=True, tag="faulted"):
         "refusal_rc",
         "fault_rc",
         "fault_code",
+        "job_ttl",
     )
 
     request_id: str
@@ -223,6 +224,7 @@ class Faulted(Event, frozen=True, kw_only=True, tag="faulted"):
     refusal_rc: str = ""  # of the last refused reply to this generation
     fault_rc: str = ""  # the request's, now: of its last refusal, or ChatWorkerFault
     fault_code: str = ""  # with ChatWorkerFault: the worker's reason
+    job_ttl: int = 0  # seconds of its lease in the end; 0 where that was not recorded
 
 
 class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):

@@ -32,6 +32,7 @@ if not state then return {"NOT_FOUND"} end
 if state == "finished" then return {"ALREADY_SUBMITTED"} end
 if state ~= "pending" then return {"ABORTED"} end
 
-local position, exhausted, done = fail({request = request, generation = generation, due_lease = due_lease}, 4, limit)
+local keys = {request = request, generation = generation, due_lease = due_lease}
+local position, exhausted, done = fail(keys, lease, 4, limit)
 mark_ended(stream, lease, generation_id, stream_ttl)
 return {"OK", position, exhausted, done}

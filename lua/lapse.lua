@@ -34,6 +34,7 @@ local l = call("HMGET", lease, "started_ms", "job_ttl")
 if l[1] then deadline = tonumber(l[1]) + tonumber(l[2]) * 1000 end
 if now() <= deadline then return {"NOT_DUE"} end
 
-local position, exhausted, done = fail({request = request, generation = generation, due_lease = due_lease}, 4, limit)
+local keys = {request = request, generation = generation, due_lease = due_lease}
+local position, exhausted, done = fail(keys, lease, 4, limit)
 mark_ended(stream, lease, generation_id, stream_ttl)
 return {"OK", position, exhausted, done}

@@ -70,7 +70,8 @@ def fold(batch: Sequence[Recorded]) -> Document:  # noqa: PLR0912 - a case an ev
                 gens.update(event.generation_id, {"chat_refusal_rc": event.rc})
                 prompts.update(event.request_id, _fault(event.rc))
             case Faulted():
-                gens.update(event.generation_id, {"state": "faulted", "finished_ms": ms})
+                lease: Row = {"job_ttl": event.job_ttl} if event.job_ttl else {}
+                gens.update(event.generation_id, {"state": "faulted", "finished_ms": ms} | lease)
                 faulted: Row = {"faulted": True} if event.exhausted else {}
                 why = _fault(event.fault_rc, event.fault_code) if event.fault_rc else {}
                 prompts.update(event.request_id, faulted | why | _done(event.done))

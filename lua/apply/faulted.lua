@@ -2,6 +2,7 @@
 -- use lib/emit
 apply["faulted"] = function(keys, e, position, ms)
   call("HSET", keys.generation, "state", "faulted", "position", position)
+  if e.job_ttl then call("HSET", keys.generation, "job_ttl", e.job_ttl) end
   call("ZREM", keys.due_lease, e.generation_id)
   call("HSET", keys.request, "waiting", e.waiting, "holdoff_worker", e.worker_id,
     "holdoff_ms", text(ms + tonumber(e.holdoff) * 1000), "position", position)

@@ -51,6 +51,26 @@ async def test_a_lapse_is_counted_and_the_late_reply_is_told_its_lease(pool: Poo
         await pool.reply(job.generation_id)
 
 
+@spec("Job lease", 2, 3)
+async def test_a_late_reply_is_told_the_lease_as_it_was_in_the_end(pool: Pool) -> None:
+    """The log is not told of each renewal."""
+    job = await pool.assign(await pool.submit(stream=True))
+    assert job is not None
+    for seq in (1, 2):
+        await pool.pass_time(10)
+        await pool.post(job.generation_id, seq, "a")
+    ttl = await _ttl(pool, job.generation_id)
+    logged = await pool.hash(pool.log.keys.generation(job.generation_id))
+    assert 170 <= ttl <= 171
+    assert int(logged["job_ttl"]) < ttl
+
+    await pool.pass_time(200)
+    assert (await pool.sweep()).lapsed == 1
+
+    with pytest.raises(AbortedGen, match=f"lease of {ttl} seconds"):
+        await pool.reply(job.generation_id)
+
+
 @spec("Job lease", 2)
 async def test_a_reply_between_the_deadline_and_the_janitor_is_taken(pool: Pool) -> None:
     job = await pool.assign(await pool.submit())

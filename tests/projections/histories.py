@@ -272,6 +272,7 @@ class Story:
                 refusal_rc=refusal,
                 fault_rc=state["fault"][0],
                 fault_code=state["fault"][1],
+                job_ttl=175,
             )
         )
 

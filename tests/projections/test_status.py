@@ -79,6 +79,7 @@ async def test_too_many_faults_fault_the_request(given: Given, database: Databas
     assert row.faulted
     assert row.done
     assert counts(row) == {"restarted": 3}
+    assert {generation.job_ttl for generation in row.generations} == {175}  # as it was in the end
 
 
 async def test_why_a_job_failed_is_kept_by_its_codes(given: Given, database: Database, keys: Keys):
