@@ -140,6 +140,7 @@ async def test_postgres_away(outage: Outage, away: Way) -> None:
 
 @ways
 async def test_both_away(outage: Outage, away: Way) -> None:
+    """C-131."""
     away(outage.redis)
     away(outage.postgres)
 
@@ -195,6 +196,7 @@ async def test_a_policy_that_may_evict_is_not_ready(site: Site) -> None:
 
 
 async def test_a_store_that_is_away_degrades_the_service(redis_url: str, migrated_url: str) -> None:
+    """C-131."""
     nowhere = f"http://127.0.0.1:{free_port()}"
     async with opened(redis_url, migrated_url, s3_endpoint_url=nowhere) as site:
         answer = await site.http.get("/health/ready")

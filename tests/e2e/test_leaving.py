@@ -112,6 +112,7 @@ async def test_a_job_is_not_lost_to_a_client_that_hangs_up_as_it_is_handed_over(
 
 
 async def test_calls_in_flight_are_finished_at_sigterm(pool: Pool) -> None:
+    """C-133, but for streams to clients: there are none yet."""
     book = Book()
     before = await _submitted(pool)
     with pool.up.web("leaving-web", HORDE_DRAIN_SECONDS="5") as (url, program):

@@ -13,22 +13,26 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from projections.eligibility import ELIGIBILITY
 from projections.migrate import migrate
 from projections.rebuild import rebuild
+from projections.statistics import STATISTICS
+from projections.status import STATUS
 from tests.conftest import database_named
 from tests.e2e.conftest import PARTITIONS, Pool
 from tests.e2e.harness import Book, Client, Program, Worker, eventually, until, working
 
 pytestmark = pytest.mark.e2e
 
-# Tables and their keys; `checkpoints` says how far they are.
-TABLES = {"status": ("waiting_prompts", "processing_gens"), "eligibility": ("queue", "workers")}
+# `checkpoints` says how far they are.
+TABLES = {each.name: each.tables for each in (STATUS, ELIGIBILITY, STATISTICS)}
 TAKEOVER_SECONDS = 6.0
 
 
 async def test_the_other_process_takes_over_and_nothing_is_skipped_or_applied_twice(
     pool: Pool,
 ) -> None:
+    """C-127."""
     book = Book()
     second = pool.up.beside("projector-b", "projector", "status", "--take", "2", HORDE_TEST="true")
     await asyncio.to_thread(until, lambda: len(_taken(pool, second)) == 2, 20, "its two partitions")

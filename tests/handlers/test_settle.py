@@ -103,6 +103,7 @@ async def test_it_does_not_matter_where_stretches_are_cut_or_who_else_settles(
 
 
 async def test_two_settlers_carry_each_effect_once(pool: Pool) -> None:
+    """C-125: what is settled comes again."""
     request_ids = [await pool.submit(operation=operation_of())] + [
         await pool.submit() for _ in range(20)
     ]

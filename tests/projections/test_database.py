@@ -42,11 +42,27 @@ async def test_a_query_that_hangs_ends_in_time_and_the_next_one_works(hasty: Dat
 
 
 async def test_a_restart_of_postgres_costs_no_query(hasty: Database, connected: Session):
+    """C-129."""
     await asyncio.gather(*(hasty.fetch(b"SELECT pg_sleep(0.05)") for _ in range(3)))
     end_sessions(connected)
     await asyncio.sleep(0.05)
 
     assert await hasty.fetch(b"SELECT 1") == [(1,)]
+
+
+async def test_sessions_that_postgres_ends_for_idleness_cost_no_query(url: str, connected: Session):
+    """C-129."""
+    made = Database(url, timeout=0.4, connections=1)
+    await made.fetch(b"SELECT set_config('idle_session_timeout', '1', false)")
+    async with asyncio.timeout(5):
+        while connected.execute(
+            "SELECT FROM pg_stat_activity WHERE application_name = 'web'"
+            " AND datname = current_database()"
+        ).fetchall():
+            await asyncio.sleep(0.01)
+
+    assert await made.fetch(b"SELECT 1") == [(1,)]
+    await made.close()
 
 
 @contextmanager

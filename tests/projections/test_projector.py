@@ -66,6 +66,7 @@ def test_a_request_that_begins_and_ends_in_one_batch_comes_out_right(
 def test_of_two_runners_only_one_applies_a_batch(
     client: redis.Redis, keys: Keys, reader: Log, url: str
 ):
+    """C-127."""
     story = random_story(7, 400)
     append(client, story.events, keys)
     moved = []
@@ -103,6 +104,7 @@ def reader_of(client: redis.Redis, keys: Keys) -> Log:
 def test_a_runner_that_dies_while_it_writes_leaves_nothing(
     client: redis.Redis, keys: Keys, reader: Log, connected: Session, url: str
 ):
+    """C-127: between its upserts and its commit."""
     story = random_story(3, 60)
     append(client, story.events, keys)
     step(STATUS, reader, connected, count=10)
