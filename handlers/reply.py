@@ -245,7 +245,7 @@ async def fault(log: Log, limits: Limits, job: Held, reason: str = "") -> None:
             await _end_decoy(log, job, "faulted")
         return
     try:
-        position, exhausted, _ = await end_job(
+        position, exhausted, _ = await _end_job(
             log, limits, "fault", job.request_id, job.generation_id, reason
         )
     except Refusal as refusal:
@@ -268,7 +268,7 @@ async def fault(log: Log, limits: Limits, job: Held, reason: str = "") -> None:
 async def lapse(log: Log, limits: Limits, request_id: str, generation_id: str) -> bool:
     """End a job whose lease ran out; false where it ended before, or its lease did not."""
     try:
-        position, exhausted, _ = await end_job(log, limits, "lapse", request_id, generation_id)
+        position, exhausted, _ = await _end_job(log, limits, "lapse", request_id, generation_id)
     except Refusal:
         return False
     logger.info(
@@ -288,7 +288,7 @@ async def lapse(log: Log, limits: Limits, request_id: str, generation_id: str) -
     return True
 
 
-async def end_job(
+async def _end_job(
     log: Log,
     limits: Limits,
     script: str,

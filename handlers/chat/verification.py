@@ -32,10 +32,8 @@ class _Named(msgspec.Struct, frozen=True):
 
 
 class _Tool(msgspec.Struct, frozen=True):
-    function: _Named
+    """A tool, or the tool_choice that names one."""
 
-
-class _Choice(msgspec.Struct, frozen=True):
     function: _Named
 
 
@@ -53,7 +51,7 @@ class _Extras(msgspec.Struct, frozen=True):
     """What of the stored `extras` replies are held to."""
 
     tools: list[_Tool] = []
-    tool_choice: str | _Choice | None = None
+    tool_choice: str | _Tool | None = None
     parallel_tool_calls: bool | None = None
     response_format: _Format | None = None
 
@@ -105,7 +103,7 @@ def rules(extras: bytes | None, conformance: bytes | None) -> Rules:
     return Rules(
         tools=frozenset(tool.function.name for tool in kept.tools),
         choice=choice if isinstance(choice, str) else "auto",
-        forced=choice.function.name if isinstance(choice, _Choice) else None,
+        forced=choice.function.name if isinstance(choice, _Tool) else None,
         single_call=kept.parallel_tool_calls is False,
         json_object=wanted is not None and not schema,
         schema=schema,
@@ -140,10 +138,9 @@ def judge(given: Given, wanted: Rules) -> Judged:
     has_format = wanted.strict and (wanted.json_object or bool(wanted.schema))
     exempt = not content and bool(kept)
     finish = given.finish_reason
-    if finish == "tool_calls" and wanted.forced is not None:  # it came with calls
-        finish = (
-            "stop"  # as OpenAI ends such a choice; the worker was told only that it is required
-        )
+    if finish == "tool_calls" and wanted.forced is not None:
+        # As OpenAI ends such a choice. The worker was told only that a call is required.
+        finish = "stop"
     if len(kept) < len(calls):
         given = given._replace(
             message=msgspec.structs.replace(given.message, tool_calls=list(kept))
@@ -215,7 +212,7 @@ def _sentence(verdict: verdicts.Verdict) -> str:
             )
         case verdicts.UNDECIDED:
             return f"The content cannot be shown to match the request's schema: {verdict.detail}"
-        case verdicts.OVERDUE | verdicts.EXHAUSTED | _:
+        case _:  # OVERDUE, EXHAUSTED
             return (
                 "The content cannot be shown to match the response_format within the time and "
                 "memory that a check may take."
