@@ -401,8 +401,8 @@ async def test_a_worker_that_the_pool_does_not_take_says_so_and_ends(
     pool.scripts["pop"].append(answer)
 
     with pytest.raises(worker.Refused, match=answer[1]["rc"]):  # type: ignore[index]
-        async with working(pool), asyncio.timeout(5):
-            await asyncio.sleep(0.3)
+        async with asyncio.timeout(5):
+            await worker.run(pool.url, "key", "w", "m", "echo", stop=asyncio.Event(), pace=QUICK)
 
 
 async def test_threads_hold_that_many_jobs_at_a_time(pool: Stub) -> None:
