@@ -574,13 +574,15 @@ class Shelf:
         workers = tuple(self._workers)
         users = frozenset().union(*(user.prefers for user in self._workers.values()))
         finds = self._matcher.finds
-        rows, self._first = await asyncio.gather(
-            finds.best(self._offer, now_ms=now_ms, limit=FIRST_PAGE, after=FIRST, workers=workers),
-            finds.of_users(self._offer, users=users, now_ms=now_ms),
+        rows = await finds.best(
+            self._offer, now_ms=now_ms, limit=FIRST_PAGE, after=FIRST, workers=workers
         )
-        self._read_of = users
-        self._rows = rows
-        self._more = rows[-1].place if rows else None
+        more = self._behind(rows, FIRST_PAGE)
+        if more is None:  # who prefers some of them finds them among these
+            self._first = rows
+        else:
+            self._first = await finds.of_users(self._offer, users=users, now_ms=now_ms)
+        self._read_of, self._rows, self._more = users, rows, more
         self._read_at, self._read_hints, self._read_for = read_at, hints, frozenset(workers)
         self._shown = shown
 
@@ -595,7 +597,7 @@ class Shelf:
         rows = await self._page(after)
         if self._read_at == read_at:
             self._rows = [*self._rows, *rows]
-            self._more = rows[-1].place if rows else None
+            self._more = self._behind(rows, NEXT_PAGE)
 
     async def _page(self, after: Place) -> list[Candidate]:
         return await self._matcher.finds.best(
@@ -616,8 +618,18 @@ class Shelf:
                 until = asyncio.get_running_loop().time() + HANDED_SECONDS
                 self._matcher.marks.add(found.request_id, until)
                 return found
-            after = rows[-1].place if rows else None
+            after = self._behind(rows, NEXT_PAGE)
         return None
+
+    def _behind(self, rows: Sequence[Candidate], limit: int) -> Place | None:
+        """Where the page behind these rows begins; None where there is none.
+
+        A page that is not full is the last one. That can be told where no request is found under
+        several models, which those of text may be.
+        """
+        if not rows or (len(rows) < limit and not self._offer.models):
+            return None
+        return rows[-1].place
 
     # serving those who wait
 

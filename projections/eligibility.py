@@ -631,10 +631,17 @@ _ROW = b"""
             WHERE row.request_id = place.request_id AND row.model = place.model LIMIT 1
         """
 
+
+def _compact(query: bytes) -> bytes:
+    """Without comments and indentation: psycopg takes a statement of more than 4096 bytes apart
+    anew each time that it is sent."""
+    return b" ".join(re.sub(rb"--[^\n]*", b"", query).split())
+
+
 # The recursive parts walk the distinct classes of each range, one index probe each: of the requests
 # for everybody, and of those that list one of the workers. The last part takes the best rows of
 # each class that is possible; what it passes over for its size it sees in the index alone.
-_CANDIDATES = (
+_CANDIDATES = _compact(
     b"""
 WITH RECURSIVE asked AS (
     SELECT a.*, '' AS class, false AS possible

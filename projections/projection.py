@@ -43,3 +43,6 @@ class Projection(NamedTuple):
     """From the position, the document and what `write` returned."""
     signals: Callable[[Sequence[Recorded], Log], list[Signal]] | None = None
     """Messages about committed events, in their order; the log has the content that they quote."""
+    pause_s: float = 0.0
+    """Least seconds between two reads of the log, where nobody waits for what is read: waking for a
+    few events costs more than they do."""

@@ -278,6 +278,8 @@ class _Partition:
             now = time.monotonic()
             if not events:
                 projector.rest()
+            elif events < process.batch and process.projection.pause_s:
+                earliest = now + process.projection.pause_s
             elif events < process.batch and not projector.unwritten:
                 # Waking for each event costs more than it brings: let the next few gather. After a
                 # rest this moment has long passed, so the first event goes at once.

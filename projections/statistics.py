@@ -120,6 +120,7 @@ STATISTICS = Projection(
     write="statistics_write",
     fold=fold,
     hints=_hints,
+    pause_s=0.2,
 )
 
 

@@ -328,6 +328,21 @@ async def test_requests_of_accounts_that_the_worker_prefers_come_first() -> None
     assert pool.queue.users == {2, 7, 9}
 
 
+async def test_a_page_that_is_not_full_is_the_last_one() -> None:
+    """All that it takes to know that nothing more waits for several workers, or for a friend."""
+    pool = Pool(candidate(1), candidate(2, user_id=7))
+
+    jobs = [(await pool.pop(f"w{n}", prefers=frozenset({7}))).job for n in range(3)]
+
+    assert [job and job.request_id for job in jobs] == [
+        candidate(2).request_id,
+        candidate(1).request_id,
+        None,
+    ]
+    assert pool.queue.asked <= 3  # each worker is new to the shelf
+    assert pool.queue.users == frozenset()
+
+
 async def test_who_looks_behind_what_is_kept_walks_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "KEPT", 120)
     pool = Pool(*(candidate(n, only=("someone",)) for n in range(500)), candidate(600))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from psycopg import sql
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from events.types import Declaration, Demand
 from projections import eligibility
@@ -544,8 +545,7 @@ class Kept:
         for _ in range(8):
             assert await self.find(wanted, workers) == []
         names = await self._database.fetch(
-            b"SELECT name FROM pg_prepared_statements"
-            b" WHERE statement LIKE '_WITH RECURSIVE asked%%'"
+            b"SELECT name FROM pg_prepared_statements WHERE statement LIKE 'WITH RECURSIVE asked%%'"
         )
         ((self._name,),) = names
 
@@ -708,3 +708,7 @@ async def test_a_tally_of_a_long_queue_is_bounded(
     groups = await eligibility.tally(database, offer())
 
     assert sum(group.requests for group in groups) == eligibility.COUNTED
+
+
+def test_what_a_pop_asks_is_short_enough_to_be_taken_apart_once() -> None:
+    assert len(eligibility._CANDIDATES) <= MAX_CACHED_STATEMENT_LENGTH
