@@ -292,10 +292,9 @@ class Model:
         self._settle_end(request)
         return None
 
-    def is_done(self, job_id: str) -> bool:
-        """Whether the request of a job is done; never, for all that a decoy's worker hears."""
-        job = self.jobs[job_id]
-        return not job.decoy and self.requests[job.request].state == "done"
+    def done(self) -> set[str]:
+        """The requests of which nothing is left to be done."""
+        return {request.id for request in self.requests.values() if request.state == "done"}
 
     def _ended(self, job_id: str) -> Outcome:
         """Why its worker may not deliver."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable
+from collections import Counter
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
+from events.base import Position
 from handlers import errors, pop, reply, workers
 from handlers.accounts import ANONYMOUS_KEY, Account
 from handlers.admission import admit, never_settled, scopes_of
@@ -16,6 +18,8 @@ from handlers.decoy import Decoys
 from handlers.limits import Limits
 from handlers.modes import set_modes
 from handlers.newcomers import Newcomers
+from handlers.replay import read_log
+from handlers.settle import Settler
 from tests.handlers.driver import CLOCK_STEPS, MODELS, NOBODY, REFUSALS, WORKERS, idle
 from tests.handlers.model import Claim, Job, Model, Outcome, Request, Worker
 from tests.handlers.pool import DECLARATION, MODEL, REPLY, Pool, operation_of, request_of
@@ -30,16 +34,6 @@ of how quick the machine is."""
 NO_CHECK_IN = (errors.SettlerBehind, errors.WrongCredentials, errors.RedisUnavailable)
 
 Answer = TypeVar("Answer")
-
-
-async def foretold(outcome: Outcome, command: Awaitable[Answer]) -> Answer | errors.Refused:
-    """Run the command; it is refused as foretold, or answered."""
-    (told,) = await asyncio.gather(command, return_exceptions=True)
-    refused = isinstance(told, errors.Refused)
-    if isinstance(told, BaseException) and not refused:
-        raise told
-    assert (type(told) if refused else None) is outcome, (outcome, told)
-    return told
 
 
 class Player:
@@ -60,20 +54,23 @@ class Player:
         self.requests: list[str] = []
         self.jobs: list[tuple[str, str]] = []  # of which request
         self._replies = 0
+        self._settlers: dict[int, tuple[Settler, Position]] = {}
+        self.met: Counter[str] = Counter()
+        """What happened, and how often: refusals by their names, and ends of requests and jobs."""
         self.moves = (
-            (self.submit, 20),
+            (self.submit, 11),
             (self.admit, 1),
             (self.set_modes, 0.4),
             (self.assign, 28),
-            (self.reply, 14),
-            (self.post, 16),
-            (self.fault, 6),
+            (self.reply, 8),
+            (self.post, 22),
+            (self.fault, 9),
             (self.refuse, 4),
             (self.cancel, 4),
             (self.give_back, 5),
             (self.lose_content, 0.3),
             (self.check_in, 4),
-            (self.change_worker, 1.5),
+            (self.change_worker, 2),
             (self.rename_worker, 0.7),
             (self.delete_worker, 0.5),
             (self.pass_time, 3),
@@ -88,6 +85,7 @@ class Player:
         accounts = (pool.client, await pool.accounts.find(ANONYMOUS_KEY))
         made = cls(pool, seed, accounts, url)
         await made.watch.check()
+        await made._pause(WORKERS[-1])
         return made
 
     async def play(self, commands: int) -> None:
@@ -121,11 +119,40 @@ class Player:
         self.watch.shift += ms
         self.model.now += ms
 
+    async def _foretold(
+        self, outcome: Outcome, command: Awaitable[Answer]
+    ) -> Answer | errors.Refused:
+        """Run the command; it is refused as foretold, or answered."""
+        (told,) = await asyncio.gather(command, return_exceptions=True)
+        refused = isinstance(told, errors.Refused)
+        if isinstance(told, BaseException) and not refused:
+            raise told
+        assert (type(told) if refused else None) is outcome, (outcome, told)
+        if outcome is not None:
+            self.met[outcome.__name__] += 1
+        return told
+
     # choosing
 
     def _some(self, of: list[Any]) -> Any:
         # Recent ones mostly, so that lives go on; old and dead ones now and then.
-        return of[-1 - min(int(self.random.expovariate(0.25)), len(of) - 1)]
+        return of[-1 - min(int(self.random.expovariate(0.4)), len(of) - 1)]
+
+    def _waiting(self) -> str:
+        """A request, most often one of which something waits."""
+        open_ = [each.id for each in self.model.requests.values() if each.waiting]
+        if open_ and self.random.random() < 0.7:
+            return self.random.choice(open_[-6:])
+        return str(self._some(self.requests))
+
+    def _job(self) -> tuple[str, str]:
+        """A request and a job of it, most often one that a worker has now."""
+        held = [each for each in self.model.jobs.values() if each.state == "pending"]
+        if held and self.random.random() < 0.7:
+            job = self.random.choice(held[-6:])
+            return job.request, job.id
+        found: tuple[str, str] = self._some(self.jobs)
+        return found
 
     def _operation(self) -> tuple[str, str]:
         """Often none; else one of a few keys, nearly always for the same request."""
@@ -150,13 +177,13 @@ class Player:
         operation = operation_of(key, print_) if key else None
         fingerprint = operation.fingerprint if operation else ""
         outcome, claim = self._admission(account, new, key, fingerprint, quick)
-        receipt = await foretold(
+        receipt = await self._foretold(
             outcome,
             self.pool.submitted(
                 new,
                 account=account,
                 operation=operation,
-                settled=self.pool.settled if quick else never_settled,
+                settled=self._settled if quick else never_settled,
             ),
         )
         if isinstance(receipt, errors.Refused):
@@ -205,10 +232,11 @@ class Player:
 
     async def _deadline(self, account: Account, request_id: str) -> int:
         """Of an admission, which is told to nobody."""
-        seen = (await self.watch.look()).fields("account", str(account.id))
-        deadline = int(seen[f"admission:{request_id}"].split(":")[1])
-        late = deadline - self.model.now - LIMITS.admission_deadline * 1000
-        assert 0 <= late <= CLEAR_MS, late
+        seen = await self.watch.look()
+        admission = seen.fields("account", str(account.id))[f"admission:{request_id}"]
+        deadline = int(admission.split(":")[1])
+        admitted = deadline - LIMITS.admission_deadline * 1000
+        assert self.model.now <= admitted <= seen.now + self.watch.shift
         return deadline
 
     async def admit(self) -> None:
@@ -219,7 +247,7 @@ class Player:
         fingerprint = operation.fingerprint if operation else ""
         scopes = scopes_of(account, models)
         told = self.model.admit(account.id, 1, scopes, key, fingerprint)
-        admission = await foretold(
+        admission = await self._foretold(
             None if isinstance(told, Claim) else told,
             admit(
                 self.pool.log, LIMITS, account, request_id, 1, models=models, operation=operation
@@ -240,7 +268,7 @@ class Player:
         id_ = self._some(self.requests)
         before = msgspec.msgpack.encode(self.model.requests.get(id_))
         outcome = self.model.cancel(id_)
-        ended = await foretold(outcome, self.pool.cancel(id_))
+        ended = await self._foretold(outcome, self.pool.cancel(id_))
         if not isinstance(ended, errors.Refused):
             assert ended.done == (self.model.requests[id_].state == "done")
             after = msgspec.msgpack.encode(self.model.requests[id_])
@@ -252,7 +280,9 @@ class Player:
         """A worker asks for a job: as it was a moment ago, or as it is."""
         if not self.requests:
             return
-        name, id_ = self.random.choice(WORKERS), self._some(self.requests)
+        # One of them gets so many jobs that it will have dropped too many some day.
+        (name,) = self.random.choices(WORKERS, (6, 1, 1, 2))
+        id_ = self._waiting()
         worker = self.pool.names.get(name)
         if worker is None or self.random.random() < 0.3:
             worker = await self._checked_in(name)
@@ -262,6 +292,9 @@ class Player:
             await self._deceive(worker, id_)
             return
         gets = self.model.open_to(id_, worker.id)
+        request = self.model.requests.get(id_)
+        if request is not None and request.faulted_by == worker.id and request.waiting:
+            self.met["given again" if gets else "held off"] += 1
         job = await pop.assign(self.pool.log, LIMITS, worker, DECLARATION, id_, MODEL)
         assert (job is not None) == gets
         if job is None:
@@ -275,6 +308,7 @@ class Player:
         job = await self.decoys.give(worker, id_, MODEL)
         assert (job is not None) == gets
         if job is not None:
+            self.met["decoys"] += 1
             since = self.model.now
             self.model.trick(Job(job.generation_id, id_, worker.id, job.stream, since, decoy=True))
             self.jobs.append((id_, job.generation_id))
@@ -282,9 +316,10 @@ class Player:
     async def reply(self) -> None:
         if not self.jobs:
             return
-        _, id_ = self._some(self.jobs)
+        _, id_ = self._job()
         self._replies += 1
         stored = b'{"reply":%d}' % self._replies
+        over = set(self.model.done())
         outcome = self.model.reply(id_, stored)
 
         async def deliver() -> bool:
@@ -293,17 +328,20 @@ class Player:
                 self.pool.log, LIMITS, job, REPLY._replace(stored=stored)
             )
 
-        done = await foretold(outcome, deliver())
-        assert isinstance(done, errors.Refused) or done == self.model.is_done(id_)
+        done = await self._foretold(outcome, deliver())
+        assert isinstance(done, errors.Refused) or done == (self.model.done() != over)
 
     async def post(self) -> None:
         """The next delta, or the last one again, or another."""
         if not self.jobs:
             return
-        _, id_ = self._some(self.jobs)
+        _, id_ = self._job()
+        streaming = [each.id for each in self.model.jobs.values() if each.posts is not None]
+        if streaming and self.random.random() < 0.7:
+            id_ = self.random.choice(streaming[-4:])
         job = self.model.jobs.get(id_)
         lease = job.posts if job is not None else None
-        seq = (lease.seq if lease else 0) + self.random.choice((1, 1, 1, 0, 2, -1))
+        seq = (lease.seq if lease else 0) + self.random.choice((1, 1, 1, 0, 0, 2, -1))
         content = self.random.choice((f"wörd {seq} ", f"word {seq} ", "x" * 3000))
         reasoning = self.random.choice(("", "", f"thought {seq}"))
         if lease and self.random.random() < 0.5 and seq == lease.seq:
@@ -311,7 +349,7 @@ class Player:
         if seq < 1:
             return
         outcome = self.model.post(id_, seq, content, reasoning)
-        accepted = await foretold(outcome, self.pool.post(id_, seq, content, reasoning))
+        accepted = await self._foretold(outcome, self.pool.post(id_, seq, content, reasoning))
         if isinstance(accepted, errors.Refused):
             if lease and isinstance(accepted, errors.ChatProgressOutOfSequence):
                 assert accepted.extra == {"expected_seq": lease.seq + 1}
@@ -321,21 +359,21 @@ class Player:
 
     async def fault(self) -> None:
         if self.jobs:
-            _, id_ = self._some(self.jobs)
+            _, id_ = self._job()
             reason = self.random.choice(("", "generation_error", "reply_refused"))
-            await foretold(self.model.fault(id_, reason), self.pool.fault(id_, reason))
+            await self._foretold(self.model.fault(id_, reason), self.pool.fault(id_, reason))
 
     async def refuse(self) -> None:
         if self.jobs:
-            _, id_ = self._some(self.jobs)
+            _, id_ = self._job()
             kind = self.random.choice(REFUSALS)
-            await foretold(self.model.refuse(id_, kind.__name__), self.pool.refuse(id_, kind))
+            await self._foretold(self.model.refuse(id_, kind.__name__), self.pool.refuse(id_, kind))
 
     async def give_back(self) -> None:
         """Of what a worker did not get; or of an id whose fate is not known."""
         if not self.jobs:
             return
-        request_id, id_ = self._some(self.jobs)
+        request_id, id_ = self._job()
         job = self.model.jobs.get(id_)
         if self.random.random() < 0.2 or (job is not None and job.decoy):
             id_ = self.pool.log.keys.new_id_beside(request_id)
@@ -357,6 +395,7 @@ class Player:
             return None
         except errors.TooManyWorkersTrusted:
             assert name not in shown
+            self.met["too many workers"] += 1
             return None
         known = self.model.workers.get(worker.id)
         if known is None:
@@ -370,18 +409,27 @@ class Player:
     async def _names_of(self, _user_id: int) -> frozenset[str]:
         return frozenset(name for name, *_ in (await self.watch.look())["worker"].values())
 
+    async def _pause(self, name: str) -> None:
+        worker = await self._checked_in(name)
+        assert worker is not None
+        known = await workers.find(self.pool.log, worker.id)
+        account = self.pool.owner._replace(moderator=True)
+        change = workers.Change(paused=True)
+        await workers.change_worker(self.pool.log, account, known, change)
+        self.model.workers[worker.id].paused = True
+
     async def change_worker(self) -> None:
         worker = await self._worker()
         if worker is None:
             return
-        maintenance = self.random.choice((None, True, False, False))
+        maintenance = self.random.choice((None, None, True, False, False, False))
         paused = self.random.choice((None, True, False, False))
         change = workers.Change(
             maintenance=maintenance, paused=paused, info=self.random.choice((None, "", "Attic"))
         )
         account = self.pool.owner._replace(moderator=self.random.random() < 0.8)
         refused = paused is not None and not account.moderator
-        await foretold(
+        await self._foretold(
             errors.NotModerator if refused else None,
             workers.change_worker(self.pool.log, account, worker, change),
         )
@@ -410,7 +458,7 @@ class Player:
         """One that was seen; None where it is gone by now."""
         id_ = self.random.choice([*self.names, NOBODY])
         outcome = None if id_ in self.model.workers else errors.WorkerNotFound
-        found = await foretold(outcome, workers.find(self.pool.log, id_))
+        found = await self._foretold(outcome, workers.find(self.pool.log, id_))
         return None if isinstance(found, errors.Refused) else found
 
     # the service
@@ -432,14 +480,36 @@ class Player:
             await self.pool.log.read("DEL", self.pool.log.keys.content(request.id))
 
     async def pass_time(self) -> None:
-        await self._pass(int(self.random.choice(CLOCK_STEPS) * 1000))
+        (seconds,) = self.random.choices(CLOCK_STEPS, (4, 4, 3, 2, 1, 1))
+        await self._pass(int(seconds * 1000))
 
     async def pass_long(self) -> None:
         await self._pass(1_300_000)
 
     async def sweep(self) -> None:
-        assert tuple(await self.pool.sweep()) == tuple(self.model.sweep())
+        foretold = self.model.sweep()
+        swept = await self.pool.sweep()
+        assert tuple(swept) == tuple(foretold._asdict()[name] for name in swept._fields)
+        self.met.update(swept._asdict())
 
     async def settle(self) -> None:
+        before = sum(worker.maintenance for worker in self.model.workers.values())
         self.model.settle()
-        await self.pool.settle()
+        after = sum(worker.maintenance for worker in self.model.workers.values())
+        self.met["dropped too many"] += after - before
+        exhausted = sum(request.exhausted for request in self.model.requests.values())
+        self.met["exhausted"] = max(exhausted, self.met["exhausted"])
+        await self._settled(())
+
+    async def _settled(self, _heads: Sequence[Position]) -> bool:
+        """By settlers that go on from where they were, or by new ones."""
+        log = self.pool.log
+        for partition in log.keys.all():
+            if partition not in self._settlers or self.random.random() < 0.1:
+                settler = Settler(log, partition)
+                self._settlers[partition] = settler, await settler.start()
+            settler, after = self._settlers[partition]
+            async for page in read_log(log, partition, after):
+                await settler.settle([entry.recorded for entry in page])
+                self._settlers[partition] = settler, page[-1].recorded.position
+        return True

@@ -35,6 +35,7 @@ for _, key in ipairs(redis.call("KEYS", "*")) do
       local values
       if fields[1] == "*" then values = redis.call("HGETALL", key)
       elseif fields[1] == "#" then values = {redis.call("XLEN", key)}
+      elseif fields[1] == "<" then values = redis.call("ZRANGE", key, 0, -1)
       else values = redis.call("HMGET", key, unpack(fields)) end
       seen[#seen + 1] = {string.sub(bare, #prefix + 1), prefix, values}
     end
@@ -68,6 +69,7 @@ _FIELDS = {
     "horde:account:": ("*",),
     "horde:claim:": ("request", "fingerprint", "deadline_ms"),
     "horde:content:": ("*",),
+    "horde:due:": ("<",),
 }
 
 
@@ -80,7 +82,9 @@ class Seen:
         self.wrong: list[str] = wrong
         self._kinds: dict[str, dict[str, list[str]]] = {kind: {} for kind in _FIELDS}
         for name, kind, values in seen:
-            self._kinds[kind][name] = values
+            self._kinds[kind].setdefault(name, []).extend(
+                values
+            )  # there is one due-set a partition
 
     def __getitem__(self, kind: str) -> dict[str, list[str]]:
         return self._kinds[f"horde:{kind}:"]
@@ -115,6 +119,7 @@ class Watch:
         spent = until - model.now
         assert seen.wrong == [], "a key without its TTL, or one that should have none"
         self._check_requests(seen, spent)
+        self._check_due(seen)
         self._check_jobs(seen, spent, until)
         self._check_accounts(seen)
         self._check_workers(seen)
@@ -138,6 +143,22 @@ class Watch:
             }
             assert replies == request.replies, id_
             assert seen["chat:stream"].get(id_, [0]) == [request.entries], id_
+
+    def _check_due(self, seen: Seen) -> None:
+        """What the janitors will look at is what there is to end."""
+        model, due = self._model, seen["due"]
+        assert sorted(due.get("request", [])) == sorted(model.requests)
+        pending = [id_ for id_, job in model.jobs.items() if job.state == "pending"]
+        assert sorted(due.get("lease", [])) == sorted(
+            id_ for id_ in pending if not model.jobs[id_].decoy
+        )
+        assert sorted(due.get("admission", [])) == sorted(
+            f"{account}:{id_}"
+            for account, admissions in model.admissions.items()
+            for id_ in admissions
+        )
+        for id_ in seen["content"].keys() - model.requests.keys():
+            assert seen.fields("content", id_).keys() <= {"fault_reason"}, "content outlived it"
 
     def _check_jobs(self, seen: Seen, spent: int, until: int) -> None:
         stored, decoys, leases = seen["generation"], seen["decoy"], seen["chat:lease"]
