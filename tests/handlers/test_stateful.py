@@ -13,7 +13,6 @@ from handlers.verify import verify
 from tests.handlers.player import Player
 from tests.handlers.pool import Pool
 
-
 SHORT = 600
 MET = (
     "AbortedGen",
