@@ -4,14 +4,15 @@ hot state, nor in Postgres, nor in the lines that the service logs (docs/adr/000
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 import psycopg
-import pytest
 from psycopg import sql
 
 from tests.api.site import MODEL, Site
+from tests.logged import logged
 
 MARK = "Zq7Zq"
 HOLD_CONTENT = ("content:", "chat:stream:", "chat:lease:")
@@ -114,17 +115,41 @@ def _request(marks: Marks) -> dict[str, Any]:
     }
 
 
-async def test_content_stands_where_it_ends_and_nowhere_else(
-    site: Site, migrated_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_content_stands_where_it_ends_and_nowhere_else(site: Site, migrated_url: str) -> None:
     marks = Marks()
+
+    with logged(*_loggers()) as lines:
+        await _business(site, marks)
+
+    content, others = await _in_redis(site)
+    rows = _in_postgres(migrated_url)
+    assert marks.found(content) >= {f"{MARK}_{what}" for what in ("part", "delta", "reasoning")}
+    assert marks.found(others) == set()
+    assert marks.found(rows) == set()
+    assert marks.found(map(repr, lines)) == set()
+    # The search sees what is there.
+    assert all(any(MODEL in each for each in place) for place in (others, rows))
+    assert {"submitted", "progress", "refused", "horde.job_submit.done", "faulted"} <= {
+        line["event"] for line in lines
+    }
+
+
+def _loggers() -> list[Any]:
+    """Of all modules of the service."""
+    ours = ("api", "handlers", "projections", "lua")
+    modules = [each for name, each in sys.modules.items() if name.split(".")[0] in ours]
+    return [module.logger for module in modules if hasattr(module, "logger")]
+
+
+async def _business(site: Site, marks: Marks) -> None:
+    """A chat and a text job with replies refused and taken, and a job given up."""
     request_id = await site.queued(**_request(marks))
     await site.post(
         "/v2/generate/text/async", {"prompt": marks.new("prompt"), "models": ["t"]}, site.client_key
     )
     await site.project()
     job = (await site.popped(chat_features=FEATURES))["id"]
-    text = (await site.popped(chat_jobs=False, models=["t"]))["id"]
+    text = (await site.popped(name="text", chat_jobs=False, models=["t"]))["id"]
     await site.project()
 
     await site.progress(job, 1, marks.new("delta"))
@@ -152,6 +177,7 @@ async def test_content_stands_where_it_ends_and_nowhere_else(
     submit = "/v2/generate/text/submit"
     reply = {"id": text, "generation": marks.new("text")}
     assert (await site.post(submit, reply, site.owner_key)).status_code == 200
+    await site.project()
     other = await site.queued(messages=[{"role": "user", "content": marks.new("faulted")}])
     await site.project()
     fault = {
@@ -166,16 +192,6 @@ async def test_content_stands_where_it_ends_and_nowhere_else(
     await site.settle()
     await site.project()
     assert (await site.status(request_id)).json()["done"]
-
-    content, others = await _in_redis(site)
-    rows, lines = _in_postgres(migrated_url), capsys.readouterr().out
-    assert marks.found(content) >= {f"{MARK}_{what}" for what in ("part", "delta", "reasoning")}
-    assert marks.found(others) == set()
-    assert marks.found(rows) == set()
-    assert marks.found([lines]) == set()
-    # The search sees what is there.
-    assert all(any(MODEL in each for each in place) for place in (others, rows))
-    assert request_id in lines
 
 
 def _call(name: str, arguments: str, id_: str) -> dict[str, Any]:
