@@ -11,7 +11,7 @@ import structlog
 from events.base import START, Position
 from events.keys import Keys
 from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
-from lua.link import Argument, Redis, ResponseError, Unavailable
+from lua.link import Argument, OutOfMemoryError, Redis, ResponseError, Unavailable
 from lua.scripts import Refusal, ScriptFailed, Scripts
 
 logger = structlog.get_logger()
@@ -70,7 +70,8 @@ class Log:
             return answer
 
     async def read(self, *command: Argument) -> Any:
-        """Run one plain read; raise RedisUnavailable without an answer."""
+        """Run one plain command; raise RedisUnavailable without an answer, OutOfMemory where Redis
+        has no room for what it would write."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         while True:
@@ -81,6 +82,8 @@ class Log:
                     await asyncio.sleep(0.02)
                     continue
                 raise RedisUnavailable from error
+            except OutOfMemoryError as error:
+                raise OutOfMemory from error
 
     async def head(self, partition: int) -> Position:
         """The last position of a partition's log."""

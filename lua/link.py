@@ -27,6 +27,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     ClusterDownError,
+    OutOfMemoryError,
     ReadOnlyError,
     RedisClusterException,
     RedisError,
@@ -39,6 +40,7 @@ __all__ = [
     "ClusterLink",
     "Deadline",
     "Link",
+    "OutOfMemoryError",
     "Redis",
     "ResponseError",
     "Tail",

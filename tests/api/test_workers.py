@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from handlers.accounts import open_account
+from handlers.errors import OutOfMemory
 from tests.api.site import MODEL, POP, SECRET, Site, opened
 from tests.spec import spec
 
@@ -231,6 +232,22 @@ async def test_the_address_of_a_worker_is_told_to_moderators_and_stays_out_of_th
     for partition in log.keys.all():
         entries = await log.read("XRANGE", log.keys.events(partition), "-", "+")
         assert address.encode() not in repr(entries).encode()
+
+
+async def test_an_address_that_finds_no_room_fails_the_pop_and_breaks_nothing(
+    site: Site,
+) -> None:
+    read = site.parts.log.read
+    addresses, id_ = site.parts.addresses, await worker_id(site)
+    await read("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(OutOfMemory):
+            await addresses.note(id_, "198.51.100.77")
+    finally:
+        await read("CONFIG", "SET", "maxmemory", "0")
+
+    await addresses.note(id_, "198.51.100.77")
+    assert await addresses.of([id_, NOBODY]) == {id_: "198.51.100.77"}
 
 
 @pytest.mark.parametrize("path", [NOBODY, "w", "%00", "name/W", "name/nobody", "name/%00"])
