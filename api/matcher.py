@@ -38,32 +38,40 @@ logger = structlog.get_logger()
 
 FIRST_PAGE = 20
 NEXT_PAGE = 100
-KEPT = 1000
-"""Candidates that a shelf keeps; who has to look further walks on alone."""
-STALE_SECONDS = 0.1
-"""A list that still has something is served from for so long."""
-EMPTY_SECONDS = 1.0
-"""How long nothing is believed without a hint, and how often waiting pops look by themselves."""
-TALLY_SECONDS = 5.0
-"""How long counts of what is out of reach are kept without a hint."""
-HANDED_SECONDS = 2.0
-"""How long a job is not offered again while somebody tries to take it."""
-TAKEN_SECONDS = 30.0
-"""How long a job that was taken is not offered again, unless the row shows that it came back.
-
-A read model that lags, as under a load that starves it, must not make every pop try what is gone.
-"""
 CLOCK_MS = 5
 """How far the estimate of Redis' clock may run ahead."""
-REFUSED_SECONDS = 1.0
-"""The same for a candidate that did not hold: as read, its row was older than its refusal."""
-FORGOTTEN_SECONDS = 60.0
-MOST_LISTED = 50_000
-"""Models on all shelves together: those that were not used for longest make room. A worker may list
-200, other ones on each pop."""
 _READS = 4
 _TRIES = 64
-_SWEEP_SECONDS = 5.0
+
+
+class Bounds(NamedTuple):
+    """How long things are believed, in seconds, and how much is kept."""
+
+    stale: float = 0.1
+    """A list that still has something is served from for so long."""
+    empty: float = 1.0
+    """How long nothing is believed without a hint, and how often those who wait look themselves."""
+    tally: float = 5.0
+    """How long counts of what is out of reach are kept without a hint."""
+    handed: float = 2.0
+    """How long a job is not offered again while somebody tries to take it."""
+    taken: float = 30.0
+    """How long a job that was taken is not offered again, unless the row shows that it came back.
+
+    A read model that lags, as under a load that starves it, must not make every pop try what is
+    gone.
+    """
+    refused: float = 1.0
+    """The same for a candidate that did not hold: as read, its row was older than its refusal."""
+    forgotten: float = 60.0
+    """How long a shelf is kept that nobody uses."""
+    sweep: float = 5.0
+    """Between two looks for what may be forgotten."""
+    kept: int = 1000
+    """Candidates that a shelf keeps; who has to look further walks on alone."""
+    listed: int = 50_000
+    """Models on all shelves together: those that were not used for longest make room. A worker may
+    list 200, other ones on each pop."""
 
 
 class Taken(Protocol):
@@ -138,13 +146,21 @@ class Matcher:
     """
 
     def __init__(
-        self, finds: Finds, model: Model, clock: Clock, drain: Drain, *, spread: int = 1
+        self,
+        finds: Finds,
+        model: Model,
+        clock: Clock,
+        drain: Drain,
+        *,
+        spread: int = 1,
+        bounds: Bounds = Bounds(),  # noqa: B008 - immutable
     ) -> None:
         self.finds = finds
         self.model = model
         self.clock = clock
         self.drain = drain
         self.spread = spread
+        self.bounds = bounds
         self.marks = _Marks()
         self._shelves: OrderedDict[Offer, Shelf] = OrderedDict()  # the last used one behind
         self._listed = 0
@@ -154,7 +170,7 @@ class Matcher:
     def shelf(self, offer: Offer) -> Shelf:
         """The shelf of an offer; it is kept while it is used."""
         now = asyncio.get_running_loop().time()
-        if now - self._swept > _SWEEP_SECONDS:
+        if now - self._swept > self.bounds.sweep:
             self._sweep(now)
         shelf = self._shelves.get(offer)
         if shelf is None:
@@ -163,7 +179,7 @@ class Matcher:
             self._listed += len(models)
             for model in models:
                 self._by_model.setdefault(model, set()).add(shelf)
-            if self._listed > MOST_LISTED:
+            if self._listed > self.bounds.listed:
                 self._make_room()
         self._shelves.move_to_end(offer)
         shelf.used_at = now
@@ -174,6 +190,11 @@ class Matcher:
         for model in models:
             for shelf in self._by_model.get(model, ()):
                 shelf.hinted()
+
+    def changed(self, worker_ids: Sequence[str]) -> None:
+        """Something was changed of these workers: their pops end, the next are judged anew."""
+        for shelf in self._shelves.values():
+            shelf.let_go(worker_ids)
 
     async def pop(
         self,
@@ -193,11 +214,11 @@ class Matcher:
         ends = asyncio.get_running_loop().time() + seconds
         for tried in range(_TRIES):
             candidate = await shelf.next(worker)
-            while candidate is None:
-                left = ends - asyncio.get_running_loop().time()
-                if left <= 0 or self.drain.on:
-                    return Outcome(None, await shelf.skipped(worker))
+            left = ends - asyncio.get_running_loop().time()
+            if candidate is None and left > 0 and not self.drain.on:
                 candidate = await shelf.wait(worker, left, first=tried > 0)
+            if candidate is None:
+                break
             job = await self._taken(shelf, candidate, take, put_back)
             if job is not None:
                 return Outcome(job, {})
@@ -245,7 +266,7 @@ class Matcher:
         self._swept = now
         self.marks.sweep(now)
         for offer, shelf in list(self._shelves.items()):
-            if now - shelf.used_at > FORGOTTEN_SECONDS and not shelf.busy:
+            if now - shelf.used_at > self.bounds.forgotten and not shelf.busy:
                 self._drop(offer, shelf)
 
     def _make_room(self) -> None:
@@ -255,7 +276,7 @@ class Matcher:
         """
         *others, _newest = self._shelves.items()
         for offer, shelf in others:
-            if self._listed <= MOST_LISTED * 9 // 10:
+            if self._listed <= self.bounds.listed * 9 // 10:
                 return
             if not shelf.busy:
                 self._drop(offer, shelf)
@@ -342,10 +363,10 @@ class _Tally(NamedTuple):
     hints: int  # when the read began
     groups: list[Group]
 
-    def serves(self, now: float, hints: int) -> bool:
+    def serves(self, now: float, hints: int, bounds: Bounds) -> bool:
         """Whether counting again would find nothing new, or it was just done."""
         age = now - self.read_at
-        return age < (TALLY_SECONDS if hints == self.hints else STALE_SECONDS)
+        return age < (bounds.tally if hints == self.hints else bounds.stale)
 
 
 _Offered = asyncio.Future[Candidate | None]
@@ -357,6 +378,7 @@ class Shelf:
     def __init__(self, matcher: Matcher, offer: Offer) -> None:
         self.used_at = 0.0
         self._matcher = matcher
+        self._bounds = matcher.bounds
         self._offer = offer
         self._rows: list[Candidate] = []
         self._first: list[Candidate] = []  # of accounts that some of its workers prefer
@@ -409,7 +431,7 @@ class Shelf:
             if fresh or reads >= _READS:
                 if self._more is None:
                     return None
-                if len(self._rows) >= KEPT:
+                if len(self._rows) >= self._bounds.kept:
                     return await self._walk(worker)
                 await self._read_more()
             else:
@@ -426,7 +448,8 @@ class Shelf:
     async def wait(
         self, worker: Worker, seconds: float, *, first: bool = False
     ) -> Candidate | None:
-        """Wait in line for a candidate; None when the time is over, or the process drains.
+        """Wait in line for a candidate; None when the time is over, the process drains, or
+        something was changed of the worker.
 
         `first` is for who had one that did not hold: back to the head of the line. Raise
         DatabaseUnavailable or RedisUnavailable where looking for one failed meanwhile.
@@ -453,11 +476,17 @@ class Shelf:
             self.used_at = loop.time()
         return offered.result() if offered.done() else None
 
+    def let_go(self, worker_ids: Sequence[str]) -> None:
+        """End the waits of these workers."""
+        for offered, worker in self._waiting.items():
+            if worker.id in worker_ids and not offered.done():
+                offered.set_result(None)
+
     # what became of a candidate
 
     def taken(self, candidate: Candidate, positions: Sequence[Position]) -> None:
         """So many of its jobs are the worker's; the read model will show it."""
-        until = asyncio.get_running_loop().time() + TAKEN_SECONDS
+        until = asyncio.get_running_loop().time() + self._bounds.taken
         self._matcher.marks.drop(candidate.request_id)
         if not positions:  # a decoy was: the request waits for somebody else
             self._matcher.hinted(candidate.wanted.models)
@@ -469,7 +498,7 @@ class Shelf:
 
     def refused(self, candidate: Candidate) -> None:
         """It did not hold: only what the model shows of a later moment is worth another try."""
-        until = asyncio.get_running_loop().time() + REFUSED_SECONDS
+        until = asyncio.get_running_loop().time() + self._bounds.refused
         now = Position(self._matcher.clock.estimate_ms() - CLOCK_MS, 0)
         self._matcher.marks.drop(candidate.request_id)
         self._matcher.marks.add(candidate.request_id, until, now)
@@ -485,7 +514,7 @@ class Shelf:
         """Why requests for its models are not for this worker, counted by reason."""
         loop = asyncio.get_running_loop()
         known = self._tally
-        if known is None or not known.serves(loop.time(), self._hints):
+        if known is None or not known.serves(loop.time(), self._hints, self._bounds):
             read_at, hints = loop.time(), self._hints
             try:
                 groups = await self._matcher.finds.tally(self._offer)
@@ -503,7 +532,7 @@ class Shelf:
         preferred = [row for row in self._first if row.wanted.user_id in worker.prefers]
         found = self._choose(preferred, worker) or self._choose(self._rows, worker)
         if found is not None:
-            until = asyncio.get_running_loop().time() + HANDED_SECONDS
+            until = asyncio.get_running_loop().time() + self._bounds.handed
             self._matcher.marks.add(found.request_id, until)
         return found
 
@@ -525,13 +554,13 @@ class Shelf:
         return choice[0] if spread == 1 else random.choice(choice)  # noqa: S311 - no secret
 
     def _served_from(self, now: float) -> bool:
-        return now - self._read_at < STALE_SECONDS
+        return now - self._read_at < self._bounds.stale
 
     def _fresh(self, now: float) -> bool:
         """Whether reading again would find nothing new."""
         if self._hints != self._read_hints:
             return False
-        return now - self._read_at < (STALE_SECONDS if self._rows else EMPTY_SECONDS)
+        return now - self._read_at < (self._bounds.stale if self._rows else self._bounds.empty)
 
     # reading
 
@@ -569,7 +598,7 @@ class Shelf:
         self._workers = {
             id_: user
             for id_, user in self._workers.items()
-            if read_at - user.at < FORGOTTEN_SECONDS
+            if read_at - user.at < self._bounds.forgotten
         }
         workers = tuple(self._workers)
         users = frozenset().union(*(user.prefers for user in self._workers.values()))
@@ -615,7 +644,7 @@ class Shelf:
             rows = await self._page(after)
             found = self._choose(rows, worker)
             if found is not None:
-                until = asyncio.get_running_loop().time() + HANDED_SECONDS
+                until = asyncio.get_running_loop().time() + self._bounds.handed
                 self._matcher.marks.add(found.request_id, until)
                 return found
             after = self._behind(rows, NEXT_PAGE)
@@ -635,7 +664,7 @@ class Shelf:
 
     def _look_later(self) -> None:
         if self._look is None and self._waiting:
-            self._look = asyncio.get_running_loop().call_later(EMPTY_SECONDS, self._look_again)
+            self._look = asyncio.get_running_loop().call_later(self._bounds.empty, self._look_again)
 
     def _look_again(self) -> None:
         """A hint may have been lost."""
@@ -660,7 +689,7 @@ class Shelf:
             while self._waiting:
                 await self._read()
                 self._hand_out()
-                while self._waiting and self._more is not None and len(self._rows) < KEPT:
+                while self._waiting and self._more and len(self._rows) < self._bounds.kept:
                     await self._read_more()
                     self._hand_out()
                 if self._hints == self._read_hints:

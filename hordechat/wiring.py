@@ -113,6 +113,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
     )
     follower.on_status(watches.changed)
     follower.on_queue(matcher.hinted)
+    follower.on_workers(matcher.changed)
     return Parts(
         log=log,
         limits=limits,

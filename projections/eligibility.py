@@ -259,7 +259,9 @@ def _hints(position: str, document: Document, came_back: Sequence[str]) -> Proje
     for row in document.get("queue", {}).get("insert", ()):
         if row["waiting"] > 0:
             models.update(dict.fromkeys(row["models"]))
-    return Projected(position=position, models=tuple(models))
+    changed = [row["id"] for row in document.get("workers_changed", ())]
+    workers = (*changed, *document.get("workers_gone", ()))
+    return Projected(position=position, models=tuple(models), workers=workers)
 
 
 ELIGIBILITY = Projection(

@@ -58,6 +58,7 @@ class Follower:
         self._stirred = asyncio.Event()
         self._on_status: list[Callable[[Sequence[str]], None]] = []
         self._on_queue: list[Callable[[Sequence[str]], None]] = []
+        self._on_workers: list[Callable[[Sequence[str]], None]] = []
 
     def on_status(self, callback: Callable[[Sequence[str]], None]) -> None:
         """Call with the ids of requests whose rows changed. It must not raise or block."""
@@ -69,6 +70,13 @@ class Follower:
         It must not raise or block.
         """
         self._on_queue.append(callback)
+
+    def on_workers(self, callback: Callable[[Sequence[str]], None]) -> None:
+        """Call with the ids of workers of which something was changed.
+
+        It must not raise or block.
+        """
+        self._on_workers.append(callback)
 
     def position(self, name: str, partition: int) -> Position:
         """How far the model has come, as far as we were told."""
@@ -155,6 +163,9 @@ class Follower:
         if projected.models:
             for callback in self._on_queue:
                 callback(projected.models)
+        if projected.workers:
+            for callback in self._on_workers:
+                callback(projected.workers)
 
     # by reading
 

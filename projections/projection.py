@@ -20,6 +20,8 @@ class Projected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ids of requests whose rows changed (status)."""
     models: tuple[str, ...] = ()
     """Models of jobs that began to wait, "" for requests that take any (eligibility)."""
+    workers: tuple[str, ...] = ()
+    """Ids of workers of which something was changed, or that were deleted (eligibility)."""
 
 
 class Signal(NamedTuple):

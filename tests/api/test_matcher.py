@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from api import matcher as matching
-from api.matcher import Finds, Matcher, Outcome
+from api.matcher import Bounds, Finds, Matcher, Outcome
 from api.wait import Drain
 from events.base import START, Position
 from events.types import Declaration, Demand
@@ -104,11 +103,18 @@ class Queue:
 class Pool:
     """A matcher, and hot state that decides."""
 
-    def __init__(self, *rows: Candidate, spread: int = 1) -> None:
+    def __init__(self, *rows: Candidate, spread: int = 1, bounds: Bounds = Bounds()) -> None:
         self.queue = Queue(*rows)
         self.drain = Drain()
         finds = Finds(self.queue, self.queue.of_users, self.queue.tally)
-        self.matcher = Matcher(finds, self.queue, Clock(), self.drain, spread=spread)  # type: ignore[arg-type]
+        self.matcher = Matcher(
+            finds,
+            self.queue,  # type: ignore[arg-type]
+            Clock(),  # type: ignore[arg-type]
+            self.drain,
+            spread=spread,
+            bounds=bounds,
+        )
         self.tried: list[str] = []
         self.refuses: set[str] = set()
         self.put_back: list[str] = []
@@ -183,11 +189,8 @@ async def test_what_is_known_empty_is_so_until_the_next_hint() -> None:
     assert await pool.popped() == 1
 
 
-async def test_without_a_hint_it_is_believed_for_a_second(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(matching, "EMPTY_SECONDS", 0.05)
-    pool = Pool()
+async def test_without_a_hint_it_is_believed_for_a_second() -> None:
+    pool = Pool(bounds=Bounds(empty=0.05))
     assert await pool.popped() is None
     pool.queue.rows.append(candidate(1))
 
@@ -289,11 +292,10 @@ async def test_rows_for_others_are_skipped_counted_and_paged_past() -> None:
     assert outcome.skipped == {"worker_id": 150}
 
 
-async def test_what_is_out_of_reach_is_counted_once_for_many_pops_until_more_arrives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(matching, "STALE_SECONDS", 0)
-    pool = Pool(candidate(1, only=("someone",)), candidate(2, features=("seed",)))
+async def test_what_is_out_of_reach_is_counted_once_for_many_pops_until_more_arrives() -> None:
+    pool = Pool(
+        candidate(1, only=("someone",)), candidate(2, features=("seed",)), bounds=Bounds(stale=0)
+    )
 
     for _ in range(5):
         assert (await pool.pop()).skipped == {"worker_id": 1, "seed": 1}
@@ -343,9 +345,12 @@ async def test_a_page_that_is_not_full_is_the_last_one() -> None:
     assert pool.queue.users == frozenset()
 
 
-async def test_who_looks_behind_what_is_kept_walks_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "KEPT", 120)
-    pool = Pool(*(candidate(n, only=("someone",)) for n in range(500)), candidate(600))
+async def test_who_looks_behind_what_is_kept_walks_on() -> None:
+    pool = Pool(
+        *(candidate(n, only=("someone",)) for n in range(500)),
+        candidate(600),
+        bounds=Bounds(kept=120),
+    )
 
     assert await pool.popped() == 600
     assert len(pool.matcher.shelf(OFFER)._rows) < 250
@@ -391,9 +396,8 @@ async def test_one_hint_for_several_jobs_serves_several() -> None:
     await asyncio.gather(*pending)
 
 
-async def test_a_lost_hint_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "EMPTY_SECONDS", 0.05)
-    pool = Pool()
+async def test_a_lost_hint_is_made_up_for() -> None:
+    pool = Pool(bounds=Bounds(empty=0.05))
     waiting = asyncio.create_task(pool.popped(wait=5))
     await pool.in_line(1)
 
@@ -504,11 +508,8 @@ async def test_processes_spread_over_the_best_rows() -> None:
     assert len(firsts) > 1
 
 
-async def test_shelves_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "FORGOTTEN_SECONDS", -1.0)
-    monkeypatch.setattr(matching, "_SWEEP_SECONDS", -1.0)
-    monkeypatch.setattr(matching, "TAKEN_SECONDS", -1.0)
-    pool = Pool(candidate(1))
+async def test_shelves_are_forgotten() -> None:
+    pool = Pool(candidate(1), bounds=Bounds(forgotten=-1.0, sweep=-1.0, taken=-1.0))
     await pool.popped()
 
     pool.matcher.shelf(OFFER._replace(chat_model="other"))
@@ -518,11 +519,8 @@ async def test_shelves_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(pool.matcher.marks) == 0
 
 
-async def test_offers_that_change_with_each_pop_do_not_pile_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(matching, "MOST_LISTED", 100)
-    pool = Pool()
+async def test_offers_that_change_with_each_pop_do_not_pile_up() -> None:
+    pool = Pool(bounds=Bounds(listed=100))
     waiting = asyncio.create_task(pool.popped(wait=5))
     await pool.in_line(1)
 

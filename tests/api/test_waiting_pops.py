@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from api import matcher as matching
-from api.matcher import Finds
-from tests.api.site import Site
+from api.matcher import Bounds, Finds
+from handlers.accounts import open_account
+from tests.api.site import SECRET, Site
 
 POPS = 100
 SUBMITTING = 2
@@ -84,19 +84,48 @@ async def test_a_new_job_is_tried_once_and_goes_to_one_of_them(
 
 
 async def test_while_no_job_comes_they_look_together_and_ask_nothing_else(
-    site: Site, waiting: list[asyncio.Task[Any]], monkeypatch: pytest.MonkeyPatch
+    site: Site, waiting: list[asyncio.Task[Any]]
 ) -> None:
-    monkeypatch.setattr(matching, "EMPTY_SECONDS", 0.05)
     loop = asyncio.get_running_loop()
     asked, scripts = Asked(site), await scripts_run(site)
     started = loop.time()
 
     async with asyncio.timeout(5):
-        while asked.queries["best"] < 6:
+        while asked.queries["best"] < 3:
             await asyncio.sleep(0.005)
 
     looks = asked.queries["best"]
     assert asked.queries == {"best": looks}
-    assert loop.time() - started >= (looks - 1) * 0.05 - 0.01
+    assert loop.time() - started >= (looks - 1) * Bounds().empty - 0.1
     assert not any(pop.done() for pop in waiting)
     assert await scripts_run(site) == scripts
+
+
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [("PUT", {"maintenance": True}), ("PUT", {"paused": True}), ("DELETE", None)],
+    ids=["maintenance", "paused", "deleted"],
+)
+async def test_a_worker_that_is_changed_while_it_waits_gets_nothing_by_that_pop(
+    any_site: Site, method: str, body: dict[str, bool] | None
+) -> None:
+    site = any_site
+    await site.pop()
+    await site.project()
+    (id_,) = [worker["id"] for worker in (await site.http.get("/v2/workers")).json()]
+    _, moderator = await open_account(site.parts.log, SECRET, "moderator", moderator=True)
+    another = asyncio.create_task(site.pop(name="another", wait=60))
+    pop = asyncio.create_task(site.pop(wait=60))
+    await in_line(site, 2)
+
+    async with site.projected(), asyncio.timeout(5):
+        headers = {"apikey": moderator}
+        path = f"/v2/workers/{id_}"
+        changed = await site.http.request(method, path, json=body, headers=headers)
+        answer = await pop
+        await site.queued()
+        job = (await another).json()
+
+    assert changed.status_code == 200
+    assert (answer.status_code, answer.json()["id"]) == (200, None)
+    assert job["id"] is not None
