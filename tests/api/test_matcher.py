@@ -43,6 +43,9 @@ class Job(NamedTuple):
     positions: tuple[Position, ...]
 
 
+BOUNDS = Bounds()
+
+
 class Clock:
     """Stands still."""
 
@@ -103,7 +106,7 @@ class Queue:
 class Pool:
     """A matcher, and hot state that decides."""
 
-    def __init__(self, *rows: Candidate, spread: int = 1, bounds: Bounds = Bounds()) -> None:
+    def __init__(self, *rows: Candidate, spread: int = 1, bounds: Bounds = BOUNDS) -> None:
         self.queue = Queue(*rows)
         self.drain = Drain()
         finds = Finds(self.queue, self.queue.of_users, self.queue.tally)
