@@ -53,8 +53,8 @@ from handlers.timeouts import Timeouts
 from handlers.worker_addresses import WorkerAddresses
 from handlers.worker_messages import Messages
 from projections.database import Database
-from projections.eligibility import Rules
 from projections.follow import Follower
+from projections.rules import Rules
 from projections.status import StatusLoader
 
 

@@ -8,10 +8,11 @@ from collections import OrderedDict
 from api.clock import Clock
 from handlers.errors import DatabaseUnavailable, ReadModelBehind
 from handlers.log import Log
-from projections import database, eligibility
+from projections import database
 from projections.database import Database
-from projections.eligibility import Rules, Serving, Wanted
 from projections.follow import Follower
+from projections.online import Serving, serving, text_context
+from projections.rules import Rules, Wanted
 from projections.servers import Servers, servers
 from projections.standing import QueueSnapshot, queue_snapshot
 
@@ -95,7 +96,7 @@ class Availability:
         if sure and not await self._caught_up():
             raise ReadModelBehind
         try:
-            served = await eligibility.serving(
+            served = await serving(
                 self._database,
                 models,
                 now_ms=await self._clock.now_ms(),
@@ -125,7 +126,7 @@ class Availability:
         return most
 
     async def _text_context(self, models: tuple[str, ...]) -> int:
-        return await eligibility.text_context(
+        return await text_context(
             self._database,
             models,
             now_ms=await self._clock.now_ms(),

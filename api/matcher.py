@@ -23,10 +23,10 @@ from api.wait import Drain
 from events.base import Position
 from handlers.errors import RedisUnavailable
 from projections.database import DatabaseUnavailable
-from projections.eligibility import (
+from projections.queue import Group
+from projections.rules import (
     FIRST,
     Candidate,
-    Group,
     Offer,
     Place,
     Worker,
@@ -86,7 +86,7 @@ Job = TypeVar("Job", bound=Taken)
 
 
 class Find(Protocol):
-    """Candidates for an offer from the read model: `projections.eligibility.candidates`."""
+    """Candidates for an offer from the read model: `projections.queue.candidates`."""
 
     def __call__(
         self, offer: Offer, *, now_ms: int, limit: int, after: Place, workers: Sequence[str]
@@ -95,7 +95,7 @@ class Find(Protocol):
 
 
 class FindOf(Protocol):
-    """Candidates of some accounts: `projections.eligibility.of_users`."""
+    """Candidates of some accounts: `projections.queue.of_users`."""
 
     def __call__(
         self, offer: Offer, *, users: frozenset[int], now_ms: int
@@ -104,7 +104,7 @@ class FindOf(Protocol):
 
 
 class Tally(Protocol):
-    """What waits for an offer's models, reach or not: `projections.eligibility.tally`."""
+    """What waits for an offer's models, reach or not: `projections.queue.tally`."""
 
     def __call__(self, offer: Offer) -> Awaitable[list[Group]]:
         """A bounded number of requests, by their needs."""

@@ -10,7 +10,7 @@ from handlers.accounts import Account
 from handlers.errors import Unserved
 from handlers.submit import NewRequest
 from projections import database
-from projections.eligibility import Wanted
+from projections.rules import Wanted
 
 _WARN_SECONDS = 0.35
 """For finding out whether to warn: the answer is due within a second, whatever came before."""

@@ -30,8 +30,8 @@ from handlers.errors import (
 from handlers.log import Log
 from handlers.text.reply import CSAM, Metadata, stored
 from projections import database
-from projections.eligibility import UNMEASURED_SPEED, Wanted
 from projections.follow import Follower
+from projections.rules import UNMEASURED_SPEED, Wanted
 from projections.servers import Gap, Servers
 from projections.status import GenerationRow, Read, StatusLoader, StatusRow
 

@@ -48,8 +48,8 @@ from handlers.timeouts import Timeouts
 from handlers.worker_addresses import WorkerAddresses
 from handlers.worker_messages import Messages
 from handlers.workers import in_maintenance
-from projections import eligibility
-from projections.eligibility import ANY_MODEL, Candidate, Offer, Rules
+from projections.rules import ANY_MODEL, Candidate, Offer, Rules, pace
+from projections.rules import Worker as SeenWorker
 
 POP_BODY_BYTES = 2**20
 SUBMIT_BODY_BYTES = 8 * 2**20
@@ -154,8 +154,8 @@ class Pop:
     def _offer(self, declared: _Declared, speed: float | None, trusted: bool) -> Offer:
         return declared.offer.by(declared.models, self._rules, speed, trusted=trusted)
 
-    def _seen(self, worker: Worker, declared: _Declared) -> eligibility.Worker:
-        return eligibility.Worker(
+    def _seen(self, worker: Worker, declared: _Declared) -> SeenWorker:
+        return SeenWorker(
             worker.id,
             worker.owner.id,
             worker.owner.trusted,
@@ -218,7 +218,7 @@ class Pop:
         capacity = self._rules.capacity(worker.speed)
         if max_length <= capacity:
             return None
-        return Overrun(max_length, capacity, eligibility.pace(worker.speed))
+        return Overrun(max_length, capacity, pace(worker.speed))
 
     def _put_back(self, hand: Hand) -> None:
         """The worker is gone: the next one gets its jobs."""

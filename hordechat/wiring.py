@@ -40,9 +40,10 @@ from handlers.worker_addresses import WorkerAddresses
 from handlers.worker_messages import Messages
 from hordechat.opening import limits_of
 from hordechat.settings import Settings
-from projections import eligibility
+from projections import online, queue
 from projections.database import Database
 from projections.follow import NAMES, SETTLER, Follower
+from projections.rules import Candidate, Offer, Place, Rules
 from projections.status import StatusLoader
 
 _MOST_SPREAD = 8
@@ -63,33 +64,31 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
     whitelist = Whitelist(log, settings.secret, Ranges.of(networks_of(settings.whitelisted_ips)))
 
     def find(
-        offer: eligibility.Offer,
+        offer: Offer,
         *,
         now_ms: int,
         limit: int,
-        after: eligibility.Place,
+        after: Place,
         workers: Sequence[str],
-    ) -> Awaitable[list[eligibility.Candidate]]:
-        return eligibility.candidates(
+    ) -> Awaitable[list[Candidate]]:
+        return queue.candidates(
             database, offer, now_ms=now_ms, limit=limit, after=after, workers=workers
         )
 
-    def find_of(
-        offer: eligibility.Offer, *, users: frozenset[int], now_ms: int
-    ) -> Awaitable[list[eligibility.Candidate]]:
-        return eligibility.of_users(database, offer, users, now_ms=now_ms)
+    def find_of(offer: Offer, *, users: frozenset[int], now_ms: int) -> Awaitable[list[Candidate]]:
+        return queue.of_users(database, offer, users, now_ms=now_ms)
 
-    def tally(offer: eligibility.Offer) -> Awaitable[list[eligibility.Group]]:
-        return eligibility.tally(database, offer)
+    def tally(offer: Offer) -> Awaitable[list[queue.Group]]:
+        return queue.tally(database, offer)
 
     def names_of(user_id: int) -> Awaitable[frozenset[str]]:
-        return eligibility.worker_names(database, user_id)
+        return online.worker_names(database, user_id)
 
     accounts, guard = Accounts(log, settings.secret), MemoryGuard(log, settings.memory_limit_bytes)
     timeouts, modes, messages = Timeouts(log), Modes(log), Messages(log)
     addresses = WorkerAddresses(log)
     reference = references.opened(settings.text_model_reference)
-    rules = eligibility.Rules(
+    rules = Rules(
         validated=frozenset(_listed(settings.validated_backends)),
         size=reference.multiplier,
         lease=settings.text_job_lease_seconds,

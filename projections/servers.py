@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from projections.database import Database
-from projections.eligibility import Offer, Rules, Wanted, Worker, online, pace, refusal, restriction
+from projections.online import online
+from projections.rules import Offer, Rules, Wanted, Worker, pace, refusal, restriction
 
 _LIMITS = ("max_context_length", "max_length", "tools_max_temperature")
 

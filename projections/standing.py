@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from projections.database import Database
-from projections.eligibility import ANY_MODEL
+from projections.rules import ANY_MODEL
 from projections.servers import Reach
 
 _KEPT = 16

@@ -13,7 +13,8 @@ from api.wait import Drain
 from events.base import START, Position
 from events.types import Declaration, Demand
 from projections.database import DatabaseUnavailable
-from projections.eligibility import Candidate, Group, Offer, Place, Wanted, Worker
+from projections.queue import Group
+from projections.rules import Candidate, Offer, Place, Wanted, Worker
 
 MODEL = "m"
 OFFER = Offer.of(

@@ -13,20 +13,20 @@ from psycopg import sql
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from events.types import Declaration, Demand
-from projections import eligibility
+from projections import eligibility, queue
 from projections.database import Database
-from projections.eligibility import (
+from projections.online import Serving, serving, text_context
+from projections.queue import candidates
+from projections.rules import (
+    ANY_MODEL,
     FIRST,
     Candidate,
     Offer,
     Rules,
-    Serving,
     Wanted,
     Worker,
-    candidates,
     fits,
-    serving,
-    text_context,
+    refusal,
 )
 from projections.session import Session
 from tests.projections.conftest import Given
@@ -334,7 +334,7 @@ ASKED: dict[str, Callable[[Candidate, Worker], bool]] = {
     "max_context_length": lambda each, who: each.wanted.max_context_length > 1000,
     "max_length": lambda each, who: each.wanted.max_length > 100,
     "lease_speed": lambda each, who: each.wanted.chat and who.offer.lease_length is not None,
-    "models": lambda each, who: each.wanted.models != (eligibility.ANY_MODEL,),
+    "models": lambda each, who: each.wanted.models != (ANY_MODEL,),
     "worker_id": lambda each, who: bool(each.wanted.only or each.wanted.ignore),
     "untrusted": lambda each, who: each.wanted.trusted_workers,
     "bridge_version": lambda each, who: each.wanted.validated_backends,
@@ -464,7 +464,7 @@ def test_each_rule_has_its_reason(demand: dict[str, Any], who: Worker, reason: s
 
     wanted = Wanted.of(asked, user_id=9, chat=True, max_length=100)
 
-    assert eligibility.refusal(wanted, who) == reason
+    assert refusal(wanted, who) == reason
 
 
 def test_a_request_is_held_off_only_from_the_worker_that_faulted_it():
@@ -556,7 +556,7 @@ class Kept:
 
     async def explained(self) -> dict[str, Any]:
         """What the server does for the last question, by the kept plan."""
-        order = dict.fromkeys(re.findall(rb"%\((\w+)\)s", eligibility._CANDIDATES))
+        order = dict.fromkeys(re.findall(rb"%\((\w+)\)s", queue._CANDIDATES))
         values = [sql.Literal(self._asked[name.decode()]) for name in order]
         explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {} ({})").format(
             sql.Identifier(self._name), sql.SQL(", ").join(values)
@@ -669,7 +669,7 @@ async def test_the_best_requests_of_an_account_are_found_however_many_are_ahead(
 
     async def found(*users: int, **declared: Any) -> list[str]:
         mine = offer(**declared)
-        listed = await eligibility.of_users(database, mine, users, now_ms=story.ms)
+        listed = await queue.of_users(database, mine, users, now_ms=story.ms)
         return [each.request_id for each in listed]
 
     assert await found(7) == own
@@ -687,14 +687,14 @@ async def test_what_waits_is_tallied_by_its_needs(given: Given, database: Databa
     story.submit(chat=False, models=("gamma",))
     given(story)
 
-    groups = await eligibility.tally(database, offer())
+    groups = await queue.tally(database, offer())
 
     assert [(each.requests, each.wanted.chat, each.wanted.models) for each in groups] == [
         (3, True, ("alpha",)),
         (2, False, ("alpha", "beta")),
     ]
-    assert [eligibility.refusal(each.wanted, worker()) for each in groups] == ["seed", "worker_id"]
-    assert await eligibility.tally(database, offer(chat_jobs=False, prompt_jobs=False)) == []
+    assert [refusal(each.wanted, worker()) for each in groups] == ["seed", "worker_id"]
+    assert await queue.tally(database, offer(chat_jobs=False, prompt_jobs=False)) == []
 
 
 async def test_a_tally_of_a_long_queue_is_bounded(
@@ -705,10 +705,10 @@ async def test_a_tally_of_a_long_queue_is_bounded(
     given(story)
     lengthen(connected, 3000)
 
-    groups = await eligibility.tally(database, offer())
+    groups = await queue.tally(database, offer())
 
-    assert sum(group.requests for group in groups) == eligibility.COUNTED
+    assert sum(group.requests for group in groups) == queue.COUNTED
 
 
 def test_what_a_pop_asks_is_short_enough_to_be_taken_apart_once() -> None:
-    assert len(eligibility._CANDIDATES) <= MAX_CACHED_STATEMENT_LENGTH
+    assert len(queue._CANDIDATES) <= MAX_CACHED_STATEMENT_LENGTH

@@ -8,7 +8,7 @@ import pytest
 
 from events.types import Demand
 from projections.database import Database
-from projections.eligibility import Wanted
+from projections.rules import Wanted
 from projections.servers import Gap, Servers, judged, servers
 from tests.projections.conftest import Given
 from tests.projections.histories import Story, uuid
