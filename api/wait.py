@@ -68,7 +68,7 @@ class Watches:
 
     @contextlib.contextmanager
     def watch(self, request_id: str) -> Iterator[Watch]:
-        """Hear of every change from here on: watch first, then read, then wait."""
+        """Hear of all news from here on: watch first, then read, then wait."""
         watch = Watch(self, request_id, self._drain)
         try:
             yield watch

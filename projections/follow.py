@@ -61,7 +61,7 @@ class Follower:
         self._on_workers: list[Callable[[Sequence[str]], None]] = []
 
     def on_status(self, callback: Callable[[Sequence[str]], None]) -> None:
-        """Call with the ids of requests whose rows changed. It must not raise or block."""
+        """Call with the ids of requests that are done. It must not raise or block."""
         self._on_status.append(callback)
 
     def on_queue(self, callback: Callable[[Sequence[str]], None]) -> None:

@@ -17,7 +17,7 @@ class Projected(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     position: str
     requests: tuple[str, ...] = ()
-    """Ids of requests whose rows changed (status)."""
+    """Ids of requests that are done, or gone (status)."""
     models: tuple[str, ...] = ()
     """Models of jobs that began to wait, "" for requests that take any (eligibility)."""
     workers: tuple[str, ...] = ()

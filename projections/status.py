@@ -33,8 +33,7 @@ from projections.projection import Projected, Projection, Signal
 
 NAME = "status"
 
-_SHOWN = (Submitted, Assigned, SubmittedReply, Returned, Faulted, Cancelled, Expired)
-"""Events that change what a status route shows."""
+_MAY_END = (SubmittedReply, Returned, Faulted, Cancelled)
 
 
 # rows
@@ -47,11 +46,11 @@ def fold(batch: Sequence[Recorded]) -> Document:  # noqa: PLR0912 - a case an ev
     asked.
     """
     prompts, gens = Rows("id"), Rows("id")
-    touched: dict[str, None] = {}
+    ended: dict[str, None] = {}
     for recorded in batch:
         event, ms = recorded.event, recorded.position.ms
-        if isinstance(event, _SHOWN):
-            touched[event.request_id] = None
+        if isinstance(event, Expired) or (isinstance(event, _MAY_END) and event.done):
+            ended[event.request_id] = None
         match event:
             case Submitted():
                 prompts.insert(event.request_id, _prompt(event, recorded))
@@ -87,8 +86,8 @@ def fold(batch: Sequence[Recorded]) -> Document:  # noqa: PLR0912 - a case an ev
                 pass
     tables = {"waiting_prompts": prompts.document(), "processing_gens": gens.document()}
     document: Document = {table: changes for table, changes in tables.items() if changes}
-    if touched:
-        document["requests"] = list(touched)  # for those who wait; the database does not look at it
+    if ended:
+        document["requests"] = list(ended)  # for those who wait; the database does not look at it
     return document
 
 

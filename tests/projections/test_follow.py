@@ -116,8 +116,13 @@ async def test_hints_go_to_those_who_asked_for_them(
     request = story.submit(models=("alpha", "beta"))
 
     await asyncio.to_thread(given, story)
+    await eventually(lambda: bool(models))
+    assert models == ["alpha", "beta"]
+    assert requests == []
 
-    await eventually(lambda: bool(requests and models))
+    story.cancel(request)
+    await asyncio.to_thread(given, story)
+    await eventually(lambda: bool(requests))
     assert requests == [request]
     assert models == ["alpha", "beta"]
 
