@@ -62,13 +62,13 @@ adds["worker-measured"] = function(worker, e)
   return {"speed", speed}
 end
 adds["worker-renamed"] = function(worker, e) return {"former", call("HGET", worker, "name") or e.name} end
--- A drop counts at its own time, however late it is carried here.
+-- A drop counts at its own time, however late it is carried here: one from another log may be of an hour before.
 adds["worker-aborted"] = function(worker, e)
   local w = call("HMGET", worker, "abort_window_ms", "recent_aborts")
   local since, recent = tonumber(w[1] or "0"), tonumber(w[2] or "0")
   local at = tonumber(string.match(e.source_position, "^%d+"))
   if at - since > window * 1000 then since, recent = at, 0 end
-  recent = recent + 1
+  if since - at <= window * 1000 then recent = recent + 1 end
   return {"window_ms", text(since), "recent", text(recent), "maintenance_msg", recent > borne and dropped or ""}
 end
 

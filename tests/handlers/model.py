@@ -117,6 +117,7 @@ class Worker:
 class Drop(NamedTuple):
     """A job that counts against its worker, once it is carried there."""
 
+    partition: int
     worker: str
     nonconformant: bool
     at: int
@@ -335,7 +336,7 @@ class Model:
                 self._done(request)
         self._settle_end(request)
         nonconformant = job.refusal == "ChatSubmitNonconformant"
-        self._drops.append(Drop(job.worker, nonconformant, self.now))
+        self._drops.append(Drop(self.partition(job.id), job.worker, nonconformant, self.now))
 
     def _settle_end(self, request: Request) -> None:
         """Done, where nothing is left to be done."""
@@ -556,7 +557,7 @@ class Model:
             if claim is not None and claim.request == request_id:
                 del self.claims[account, key]
         self._freed.clear()
-        for drop in self._drops:
+        for drop in sorted(self._drops, key=lambda drop: drop.partition):
             worker = self.workers.get(drop.worker)
             if worker is None:
                 continue
@@ -566,7 +567,7 @@ class Model:
             worker.aborts += 1
             if drop.at - worker.since > 3_600_000:
                 worker.since, worker.recent = drop.at, 0
-            worker.recent += 1
+            worker.recent += worker.since - drop.at <= 3_600_000
             if worker.recent > 20:
                 worker.maintenance, worker.recent = True, 0
         self._drops.clear()

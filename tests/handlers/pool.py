@@ -191,9 +191,9 @@ class Pool:
         swept = [await janitor.sweep() for janitor in self.janitors.values()]
         return Swept(*(sum(each) for each in zip(*swept, strict=True)))
 
-    async def settle(self) -> None:
-        """Carry over whatever the logs hold and was not carried yet."""
-        for partition in self.log.keys.all():
+    async def settle(self, *partitions: int) -> None:
+        """Carry over whatever the logs (of these partitions) hold and was not carried yet."""
+        for partition in partitions or self.log.keys.all():
             settler = Settler(self.log, partition)
             after = await settler.start()
             async for page in read_log(self.log, partition, after):

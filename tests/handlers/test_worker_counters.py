@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from handlers.errors import ChatModelMismatch, ChatSubmitInvalid, ChatSubmitNonconformant, Refused
@@ -131,6 +132,33 @@ async def test_drops_of_the_hour_before_do_not_count(pool: Pool) -> None:
 
 
 @spec("Refusal record and worker counters", 6)
+async def test_a_drop_that_is_carried_late_counts_in_its_own_hour(pool: Pool) -> None:
+    """From the log of another partition, whose settler was away."""
+    pool.limits = msgspec.structs.replace(pool.limits, concurrency=1000)
+    keys = pool.log.keys
+    late, prompt = 0, keys.partitions - 1
+
+    async def drop_in(partition: int) -> None:
+        while keys.of(request_id := await pool.submit()) != partition:
+            await pool.cancel(request_id)
+        taken = await pool.assign(request_id)
+        assert taken is not None
+        await pool.fault(taken.generation_id)
+        await pool.cancel(request_id)
+
+    for _ in range(ABORTS_BORNE):
+        await drop_in(late)
+        await pool.settle(prompt)
+    await pool.pass_time(3700)
+    await drop_in(prompt)
+
+    await pool.settle(prompt)
+    await pool.settle(late)
+
+    fields = await worker(pool)
+    assert (fields["aborts"], fields["maintenance"]) == (str(ABORTS_BORNE + 1), "0")
+
+
 async def test_nonconformant_replies_never_put_a_worker_into_maintenance(pool: Pool) -> None:
     for _ in range(ABORTS_BORNE + 2):
         generation_id = await job(pool)
