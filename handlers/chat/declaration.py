@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable
 from typing import Annotated, NamedTuple
@@ -15,6 +16,9 @@ from handlers.chat.vocabulary import FEATURES, GUARANTEES, IMAGE_TRANSPORTS
 from handlers.errors import BadRequest, ChatDeclarationInvalid, InvalidPriorityUsername
 
 MAX_MODELS = 200
+MAX_PRIORITIES = 100
+"""Accounts that a worker serves first. Each is looked for in the queue, and for all workers that
+declare the same at once."""
 MAX_TOKENS = 2**31 - 1
 """A declared limit above this says no more than this."""
 
@@ -68,7 +72,13 @@ class Pop(msgspec.Struct, frozen=True, kw_only=True):
     chat_limits: ChatLimits | None = None
     model_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
     image_transports: list[str] | None = None
-    priority_usernames: list[str] | None = None
+    priority_usernames: Annotated[
+        list[str] | None,
+        Meta(
+            description="Accounts as `name#id`, whose requests come first: "
+            f"the first {MAX_PRIORITIES} of them."
+        ),
+    ] = None
 
 
 class Declared(NamedTuple):
@@ -113,10 +123,11 @@ _MOST_ACCOUNT = 2**63 - 1
 
 
 def preferred(pop: Pop) -> frozenset[int]:
-    """The ids of the accounts that the pop names in `priority_usernames`."""
+    """The ids of the accounts that the pop names in `priority_usernames`: the first of them."""
     names = pop.priority_usernames or ()
-    numbers = (int(name.rpartition("#")[2][:20]) for name in names)
-    return frozenset(number for number in numbers if number <= _MOST_ACCOUNT)
+    numbers = dict.fromkeys(int(name.rpartition("#")[2][:20]) for name in names)
+    possible = (number for number in numbers if number <= _MOST_ACCOUNT)
+    return frozenset(itertools.islice(possible, MAX_PRIORITIES))
 
 
 def _invalid(path: str, reason: str) -> ChatDeclarationInvalid:

@@ -208,3 +208,13 @@ def test_a_priority_username_is_a_name_and_a_number() -> None:
     for username in ("bob", "bob#", "bob#x", "bob#1#", "bob#-1", "bob#\N{SUPERSCRIPT TWO}", ""):
         with pytest.raises(InvalidPriorityUsername):
             read(priority_usernames=["bob#1", username])
+
+
+def test_of_priority_usernames_the_first_hundred_accounts_count() -> None:
+    """Each of them is looked for in the queue, for every worker that declares the same."""
+    names = [f"a#{number}" for number in (7, 7, *range(1000, 50_000))]
+    raw = json.dumps({"name": "w", "models": ["m"], "priority_usernames": names}).encode()
+
+    preferred = declaration.preferred(declaration.read(raw))
+
+    assert preferred == {7, *range(1000, 1099)}
