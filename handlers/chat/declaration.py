@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterable
 from typing import Annotated, NamedTuple
@@ -124,10 +123,9 @@ _MOST_ACCOUNT = 2**63 - 1
 
 def preferred(pop: Pop) -> frozenset[int]:
     """The ids of the accounts that the pop names in `priority_usernames`: the first of them."""
-    names = pop.priority_usernames or ()
-    numbers = dict.fromkeys(int(name.rpartition("#")[2][:20]) for name in names)
-    possible = (number for number in numbers if number <= _MOST_ACCOUNT)
-    return frozenset(itertools.islice(possible, MAX_PRIORITIES))
+    names = (pop.priority_usernames or ())[:MAX_PRIORITIES]
+    numbers = (int(name.rpartition("#")[2][:20]) for name in names)
+    return frozenset(number for number in numbers if number <= _MOST_ACCOUNT)
 
 
 def _invalid(path: str, reason: str) -> ChatDeclarationInvalid:
