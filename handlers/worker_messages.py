@@ -21,7 +21,9 @@ from handlers.log import Log
 from handlers.workers import Known, owned
 
 MOST = 200
-"""Messages at once."""
+"""Messages of owners at once, and as many of moderators: those always have room for theirs."""
+MOST_OF_OWNER = 20
+"""Messages of one owner at once."""
 KEPT_SECONDS = 1.0
 
 
@@ -89,7 +91,7 @@ class Messages:
     ) -> Left:
         """Leave a message for a worker, or for all, for so many hours.
 
-        Raise NotModerator, NotOwner; BadRequest where MOST lie there already.
+        Raise NotModerator, NotOwner; BadRequest where MOST or MOST_OF_OWNER lie there already.
         """
         if worker is None and not account.moderator:
             raise NotModerator
@@ -102,9 +104,13 @@ class Messages:
             owner_id=None if worker is None else worker.owner_id,
         )
         id_ = str(uuid.uuid4())
-        until = await self._run(id_, hours * 3_600_000, _encode(message))
+        owner = "" if account.moderator else str(account.id)
+        until = await self._run(id_, hours * 3_600_000, owner, _encode(message))
         if not until:
-            raise BadRequest(f"There are {MOST} messages already. Delete some first.")
+            raise BadRequest(
+                f"There are as many messages as there may be: {MOST}, and {MOST_OF_OWNER} of one "
+                "owner. Delete some first."
+            )
         return Left(id_, int(until), message)
 
     async def take_away(self, account: Account, id_: str) -> Left:
@@ -112,15 +118,22 @@ class Messages:
         left = await self.find(account, id_)
         if left.message.worker_id is None and not account.moderator:
             raise NotModerator
-        await self._run(id_, 0, b"")
+        await self._run(id_, 0, "", b"")
         return left
 
-    async def _run(self, id_: str, ms: int, message: bytes) -> bytes:
+    async def _run(self, id_: str, ms: int, owner: str, message: bytes) -> bytes:
         (until,) = await self._log.run(
             "leave_message",
             0,
             {"messages": self._log.keys.worker_messages()},
-            {"id": id_, "ms": ms, "most": MOST, "message": message},
+            {
+                "id": id_,
+                "ms": ms,
+                "owner": owner,
+                "most": MOST,
+                "of_owner": MOST_OF_OWNER,
+                "message": message,
+            },
         )
         self._read_at = float("-inf")
         return until
@@ -149,7 +162,7 @@ class Messages:
             self._log.read("HGET", key, "version"), self._log.now_ms(0)
         )
         self._ahead_ms = now_ms - loop.time() * 1000
-        if version != self._version:  # all of them are up to two megabytes
+        if version != self._version:  # all of them are some megabytes
             raw = await self._log.read("HGETALL", key)
             pairs = dict(zip(raw[::2], raw[1::2], strict=True))
             self._version = pairs.pop(b"version", None)
@@ -174,6 +187,8 @@ def _readable(account: Account, message: Message) -> bool:
 
 def _stored(id_: bytes, value: bytes) -> Left:
     until, _, message = value.partition(b" ")
+    if not message.startswith(b"{"):  # an owner left it
+        _, _, message = message.partition(b" ")
     return Left(id_.decode(), int(until), _decode(message))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from handlers.accounts import open_account
-from handlers.worker_messages import MOST
+from handlers.worker_messages import MOST, MOST_OF_OWNER
 from tests.api.site import SECRET, Site
 from tests.spec import spec
 
@@ -170,6 +170,35 @@ async def test_there_are_only_so_many_until_some_are_over(site: Site) -> None:
     await move_clock(site, 3601)
     await left(site, key, message="one more")
     assert await told(site) == ["one more"]
+
+
+async def test_owners_leave_only_so_many_and_take_no_room_from_moderators(site: Site) -> None:
+    key, own = await moderator(site), await worker_id(site)
+    for number in range(MOST_OF_OWNER):
+        await left(site, site.owner_key, message=str(number), worker_id=own, expiry=1)
+
+    full = await post(site, site.owner_key, message="one more", worker_id=own)
+    assert (full.status_code, full.json()["rc"]) == (400, "BadRequest")
+    assert len(await listed(site, site.owner_key)) == MOST_OF_OWNER
+
+    for number in range(MOST):  # of an owner's none counts among these
+        await left(site, key, message=f"moderators' {number}")
+    full = await post(site, key, message="one more")
+    assert (full.status_code, full.json()["rc"]) == (400, "BadRequest")
+
+    await move_clock(site, 3601)
+    await left(site, site.owner_key, message="one more", worker_id=own)
+
+
+async def test_a_message_that_was_left_before_its_leaver_was_told_apart_is_still_told(
+    site: Site,
+) -> None:
+    log = site.parts.log
+    ends = await log.now_ms(0) + 60_000
+    key = log.keys.worker_messages()
+    await log.read("HSET", key, NOBODY, f'{ends} {{"message":"old","origin":"o"}}', "version", 1)
+
+    assert await told(site) == ["old"]
 
 
 async def test_messages_are_no_history(site: Site) -> None:
