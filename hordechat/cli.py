@@ -411,6 +411,13 @@ def check(context: Context, file: str | None, text: str | None) -> None:
     metavar="echo|URL",
     help="What answers: `echo`, or the base URL of an OpenAI-compatible server (http://…/v1).",
 )
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 50),
+    default=1,
+    show_default=True,
+    help="Jobs that it works on at a time.",
+)
 @click.option("--prompts", is_flag=True, help="Take text jobs too, beside chat jobs.")
 def worker(
     context: Context,
@@ -419,6 +426,7 @@ def worker(
     name: str,
     model: str,
     backend: str,
+    threads: int,
     prompts: bool,
 ) -> None:
     """Run a worker: declare chat jobs, pop, stream progress, submit."""
@@ -435,7 +443,13 @@ def worker(
     from hordechat import commands
 
     commands.run_worker(
-        url=url, api_key=api_key, name=name, model=model, backend=backend, prompts=prompts
+        url=url,
+        api_key=api_key,
+        name=name,
+        model=model,
+        backend=backend,
+        threads=threads,
+        prompts=prompts,
     )
 
 

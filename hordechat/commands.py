@@ -360,14 +360,14 @@ def check_filters(path: str, *, text: str | None) -> None:
 
 
 def run_worker(
-    *, url: str, api_key: str, name: str, model: str, backend: str, prompts: bool
+    *, url: str, api_key: str, name: str, model: str, backend: str, threads: int, prompts: bool
 ) -> None:
     """Run the sample worker until SIGTERM."""
     from worker import Refused, run
     from worker.backends import JobFailed
 
     try:
-        asyncio.run(run(url, api_key, name, model, backend, prompts=prompts))
+        asyncio.run(run(url, api_key, name, model, backend, threads=threads, prompts=prompts))
     except (Refused, JobFailed) as error:
         raise CannotOpen(str(error)) from error
 

@@ -164,6 +164,7 @@ def test_the_worker_needs_no_servers_but_a_url(run, calls):
                 "name": "w",
                 "model": "m",
                 "backend": "echo",
+                "threads": 1,
                 "prompts": False,
             },
         )
