@@ -72,7 +72,13 @@ class Popped(msgspec.Struct, frozen=True, kw_only=True):
     ids: list[str] = []
     model: str | None = None
     ttl: int | None = None  # seconds
-    skipped: dict[str, int] = {}
+    skipped: Annotated[
+        dict[str, int],
+        Meta(
+            description="Of a pop without a job: how many requests wait for the worker's models and"
+            " are not for it, by the first reason against it."
+        ),
+    ] = {}
     messages: list[ShownMessage] = []
     """Notices for the worker, of its owner and of moderators."""
     softprompt: None = None

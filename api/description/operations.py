@@ -7,8 +7,10 @@ answer that is not told of fails whichever test met it (tests/api/described.py).
 from __future__ import annotations
 
 import functools
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from api import (
     chat,
@@ -36,6 +38,7 @@ from api.description.operation import (
     NotFound,
     Operation,
 )
+from events import faults
 from handlers.chat import body, declaration, payload, reply
 from handlers.errors import (
     AbortedGen,
@@ -119,6 +122,12 @@ class ChatJob(payload.ChatPayload, frozen=True, kw_only=True):
     messages: list[body.Message]
 
 
+FAULT_REASONS = (
+    "Why a chat job is given up: "
+    + ", ".join(f"`{word}`" for word in sorted(faults.MESSAGES))
+    + ". Other text is taken and dropped."
+)
+
 HELD: Held = {
     (status.ChatGeneration, "message"): (reply.StoredMessage, None),
     (chat.Resolved, "params"): (payload.ChatPayload,),
@@ -131,7 +140,7 @@ HELD: Held = {
     (reply.Submit, "completion_tokens"): (reply.Count,),
     (reply.Submit, "reasoning_tokens"): (reply.Count,),
     (reply.Submit, "model_id"): (str,),
-    (reply.Submit, "fault_reason"): (str, None),
+    (reply.Submit, "fault_reason"): (Annotated[str, Meta(description=FAULT_REASONS)], None),
     (reply.Submit, "gen_metadata"): (list[text_reply.Metadata], None),
 }
 

@@ -204,7 +204,7 @@ class HordeOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         bool, Meta(description="Only workers whose bridge is a known one may serve it.")
     ] = False
     slow_workers: Annotated[
-        bool, Meta(description="Taken and stored; no speeds are measured yet.")
+        bool, Meta(description="False: only workers that are fast enough for their model's size.")
     ] = True
     max_context_length: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_CONTEXT)] | None,
