@@ -55,29 +55,25 @@ class Load(NamedTuple):
     threads: int
 
 
+# One pass over what each worker adds to each model: a join of what was counted apart is planned by
+# guesses, and takes seconds where thousands of workers serve a model each.
 _OFFERED = b"""
 WITH online AS (
     SELECT * FROM workers WHERE last_check_in_ms >= %(since_ms)s AND NOT maintenance
-), text AS (
-    SELECT m.model, sum(o.threads)::bigint AS threads
-    FROM online o, unnest(o.models) AS m (model)
-    WHERE o.accepts_prompt_jobs GROUP BY m.model
-), chat AS (
-    SELECT chat_model_id AS model, count(*) AS workers,
-        max(chat_max_context_length) AS max_context_length, max(chat_max_length) AS max_length,
-        min(created_ms) / 1000 AS created
-    FROM online WHERE accepts_chat_jobs GROUP BY chat_model_id
-), features AS (
-    SELECT o.chat_model_id AS model, array_agg(DISTINCT f.feature ORDER BY f.feature) AS features
-    FROM online o, unnest(o.chat_features) AS f (feature)
-    WHERE o.accepts_chat_jobs GROUP BY o.chat_model_id
+), added (model, threads, workers, context, length, feature, created_ms) AS (
+    SELECT m.model, o.threads, 0, NULL::bigint, NULL::bigint, NULL::text, NULL::bigint
+    FROM online o, unnest(o.models) AS m (model) WHERE o.accepts_prompt_jobs
+    UNION ALL
+    SELECT chat_model_id, 0, 1, chat_max_context_length, chat_max_length, NULL, created_ms
+    FROM online WHERE accepts_chat_jobs
+    UNION ALL
+    SELECT o.chat_model_id, 0, 0, NULL, NULL, f.feature, NULL
+    FROM online o, unnest(o.chat_features) AS f (feature) WHERE o.accepts_chat_jobs
 )
-SELECT n.model, coalesce(t.threads, 0), c.workers, c.max_context_length, c.max_length,
-    coalesce(f.features, '{}'), c.created
-FROM (SELECT model FROM text UNION SELECT model FROM chat) AS n
-LEFT JOIN text t ON t.model = n.model
-LEFT JOIN chat c ON c.model = n.model
-LEFT JOIN features f ON f.model = n.model
+SELECT model, sum(threads)::bigint, sum(workers)::bigint, max(context), max(length),
+    coalesce(array_agg(DISTINCT feature ORDER BY feature) FILTER (WHERE feature IS NOT NULL), '{}'),
+    min(created_ms) / 1000
+FROM added GROUP BY model
 """
 
 # Only a request that was handed out once can be in work: the others need no look.
