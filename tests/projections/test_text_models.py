@@ -38,7 +38,7 @@ async def test_counting_the_models_of_many_workers_takes_a_pass_over_them(
     connected.execute(
         "INSERT INTO workers SELECT (jsonb_populate_record(w, jsonb_build_object("
         "'id', gen_random_uuid(), 'name', 'w' || n, 'chat_model_id', 'm' || n,"
-        "'accepts_prompt_jobs', n % 2 = 0))).* FROM workers w, generate_series(2, %s) n",
+        "'accepts_prompt_jobs', n %% 2 = 0))).* FROM workers w, generate_series(2, %s) n",
         (WORKERS,),
     )
 
