@@ -36,6 +36,12 @@ class Kept(Generic[Key, Value]):
             reading.add_done_callback(lambda done: self._done(key, done))
         return await asyncio.shield(reading)
 
+    def forget(self, stale: Callable[[Value], bool]) -> None:
+        """Answers that are like this have to be read again."""
+        for key, (_, value) in list(self._known.items()):
+            if stale(value):
+                del self._known[key]
+
     async def _read(self, key: Key, read: Callable[[], Awaitable[Value]]) -> Value:
         until = asyncio.get_running_loop().time() + self._seconds
         value = await read()

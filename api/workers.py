@@ -160,7 +160,8 @@ class Who(NamedTuple):
 
 
 class Directory:
-    """What is told of workers, each answer kept for `keep_seconds`."""
+    """What is told of workers, each answer kept for `keep_seconds`, or until it is known that
+    something was changed of that one."""
 
     def __init__(
         self,
@@ -208,6 +209,11 @@ class Directory:
             return await self._one(await rows.by_name(self._database, name), moderator=moderator)
 
         return await self._by_name.get(Who(name, moderator), read)
+
+    def changed(self, worker_ids: Sequence[str]) -> None:
+        """Something was changed of these workers: who asks for one is told that at once."""
+        for kept in (self._by_id, self._by_name):
+            kept.forget(lambda shown: shown.id in worker_ids)
 
     async def _one(self, row: WorkerRow | None, *, moderator: bool) -> ShownWorker:
         if row is None:

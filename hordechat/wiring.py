@@ -110,9 +110,19 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         drain,
         spread=min(settings.web_workers, _MOST_SPREAD),
     )
+    directory = Directory(
+        log,
+        database,
+        clock,
+        messages,
+        addresses,
+        online_window=settings.online_window_seconds,
+        keep_seconds=settings.worker_details_cache_seconds,
+    )
     follower.on_status(watches.changed)
     follower.on_queue(matcher.hinted)
     follower.on_workers(matcher.changed)
+    follower.on_workers(directory.changed)
     return Parts(
         log=log,
         limits=limits,
@@ -156,15 +166,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         modes=modes,
         messages=messages,
         addresses=addresses,
-        directory=Directory(
-            log,
-            database,
-            clock,
-            messages,
-            addresses,
-            online_window=settings.online_window_seconds,
-            keep_seconds=settings.worker_details_cache_seconds,
-        ),
+        directory=directory,
         census=Census(
             database,
             clock,

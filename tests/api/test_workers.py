@@ -277,6 +277,22 @@ async def test_details_are_kept_for_a_while(redis_url: str, migrated_url: str) -
         assert (await get(site, f"/{before['id']}"))["threads"] == 7  # nobody asked for it before
 
 
+async def test_who_changed_something_sees_it_at_once(redis_url: str, migrated_url: str) -> None:
+    async with opened(redis_url, migrated_url, worker_details_cache_seconds=30) as site:
+        id_ = (await get(site, "/name/w"))["id"]
+        assert (await get(site, f"/{id_}"))["maintenance_mode"] is False
+
+        await put(site, id_, {"maintenance": True}, site.owner_key)
+        await site.project()
+        for path in ("/name/w", f"/{id_}"):
+            assert (await get(site, path))["maintenance_mode"] is True
+
+        await delete(site, id_, site.owner_key)
+        await site.project()
+        for path in ("/name/w", f"/{id_}"):
+            assert (await site.http.get(f"{WORKERS}{path}")).status_code == 404
+
+
 # what is changed
 
 
