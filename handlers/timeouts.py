@@ -6,18 +6,17 @@ of which each process keeps a copy of at most a second ago.
 
 from __future__ import annotations
 
-import asyncio
 from functools import lru_cache
 from typing import NamedTuple
 
 from handlers.addresses import Network, Ranges, network_of, spelled
+from handlers.copies import Copy
 from handlers.errors import BadRequest, TimeoutIP
 from handlers.log import Log
 
 MOST = 10_000
 """Addresses and networks in timeout at once."""
 LONGEST_MINUTES = 366 * 24 * 60
-KEPT_SECONDS = 1.0
 TOLD_SECONDS = 4 * 86_400
 """Who is in timeout for longer is not told for how long."""
 
@@ -34,12 +33,10 @@ class Timeouts:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._read_at = float("-inf")
-        self._ahead_ms = 0.0  # of the event loop's clock
+        self._copy = Copy(log, self._read)
         self._raw: list[bytes] = []
         self._ends: dict[Network, int] = {}
         self._ranges = Ranges({})
-        self._reading: asyncio.Task[None] | None = None
 
     async def check(self, address: str) -> None:
         """Raise TimeoutIP where an address, or a network that holds it, is in timeout.
@@ -47,7 +44,7 @@ class Timeouts:
         Of several timeouts the longest counts. Raise RedisUnavailable where the copy is old and
         cannot be read again.
         """
-        await self._refresh()
+        await self._copy.refresh()
         ends = self._ranges.numbers(address)
         left = self._left(max(ends)) if ends else 0
         if left > 0:
@@ -74,13 +71,13 @@ class Timeouts:
         """
         name = spelled(_network(text))
         cleared = await self._log.read("HDEL", self._log.keys.ip_timeouts(), name)
-        self._read_at = float("-inf")
+        self._copy.outdated()
         return bool(cleared)
 
     async def list(self) -> list[Timeout]:
         """Every timeout, the one that ends first in front."""
         await self._run("", 0)
-        await self._refresh()
+        await self._copy.refresh()
         entries = [Timeout(network, self._left(end)) for network, end in self._ends.items()]
         return sorted((each for each in entries if each.left > 0), key=lambda each: each.left)
 
@@ -92,44 +89,19 @@ class Timeouts:
             {"timeouts": keys.ip_timeouts()},
             {"network": name, "ms": ms, "most": MOST},
         )
-        self._read_at = float("-inf")
+        self._copy.outdated()
         return until
 
     def _left(self, end_ms: int) -> int:
-        now_ms = asyncio.get_running_loop().time() * 1000 + self._ahead_ms
-        return -int((now_ms - end_ms) // 1000)
-
-    async def _refresh(self) -> None:
-        """Read the copy anew where it is old; callers at once share one read.
-
-        Under the test setting it is read each time: tests set timeouts and move the clock.
-        """
-        loop = asyncio.get_running_loop()
-        if loop.time() - self._read_at < KEPT_SECONDS and not self._log.test:
-            return
-        if self._reading is None:
-            self._reading = loop.create_task(self._read())
-            self._reading.add_done_callback(self._done)
-        await asyncio.shield(self._reading)
+        return -int((self._copy.now_ms() - end_ms) // 1000)
 
     async def _read(self) -> None:
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        raw, now_ms = await asyncio.gather(
-            self._log.read("HGETALL", self._log.keys.ip_timeouts()), self._log.now_ms(0)
-        )
-        self._ahead_ms = now_ms - loop.time() * 1000
+        raw = await self._log.read("HGETALL", self._log.keys.ip_timeouts())
         if raw != self._raw:  # they change rarely, and taking them apart takes long
             self._raw = raw
             pairs = zip(raw[::2], raw[1::2], strict=True)
             self._ends = {_stored(name): int(end) for name, end in pairs}
             self._ranges = Ranges(self._ends)
-        self._read_at = started
-
-    def _done(self, reading: asyncio.Task[None]) -> None:
-        self._reading = None
-        if not reading.cancelled():
-            reading.exception()  # whoever waits for it gets it
 
 
 def _network(text: str) -> Network:

@@ -7,7 +7,6 @@ most a second ago.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from handlers.accounts import Account
+from handlers.copies import Copy
 from handlers.errors import BadRequest, MessageNotFound, NotModerator, NotOwner
 from handlers.log import Log
 from handlers.workers import Known, owned
@@ -24,7 +24,6 @@ MOST = 200
 """Messages of owners at once, and as many of moderators: those always have room for theirs."""
 MOST_OF_OWNER = 20
 """Messages of one owner at once."""
-KEPT_SECONDS = 1.0
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,19 +54,17 @@ class Messages:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._read_at = float("-inf")
+        self._copy = Copy(log, self._read)
         self._version: bytes | None = None
-        self._ahead_ms = 0.0  # of the event loop's clock
         self._left: list[Left] = []
         self._by_worker: dict[str | None, list[Left]] = {}
-        self._reading: asyncio.Task[None] | None = None
 
     async def of(self, worker_id: str) -> Sequence[Left]:
         """Those for this worker and those for all, the one that ends first in front.
 
         Raise RedisUnavailable where the copy is old and cannot be read again.
         """
-        await self._refresh()
+        await self._copy.refresh()
         if not self._left:
             return ()
         found = self._by_worker.get(None, []) + self._by_worker.get(worker_id, [])
@@ -76,7 +73,7 @@ class Messages:
     async def readable(self, account: Account) -> Sequence[Left]:
         """Those that the account may read: for its own workers and for all; for a moderator, every
         one."""
-        await self._refresh()
+        await self._copy.refresh()
         return [left for left in self._current(self._left) if _readable(account, left.message)]
 
     async def find(self, account: Account, id_: str) -> Left:
@@ -135,48 +132,25 @@ class Messages:
                 "message": message,
             },
         )
-        self._read_at = float("-inf")
+        self._copy.outdated()
         return until
 
     def _current(self, left: Sequence[Left]) -> list[Left]:
-        now_ms = asyncio.get_running_loop().time() * 1000 + self._ahead_ms
+        now_ms = self._copy.now_ms()
         return [each for each in left if each.until_ms > now_ms]
 
-    async def _refresh(self) -> None:
-        """Look again where the copy is old; callers at once share one look.
-
-        Under the test setting it is looked at each time: tests move the clock.
-        """
-        loop = asyncio.get_running_loop()
-        if loop.time() - self._read_at < KEPT_SECONDS and not self._log.test:
-            return
-        if self._reading is None:
-            self._reading = loop.create_task(self._read())
-            self._reading.add_done_callback(self._done)
-        await asyncio.shield(self._reading)
-
     async def _read(self) -> None:
-        loop, key = asyncio.get_running_loop(), self._log.keys.worker_messages()
-        started = loop.time()
-        version, now_ms = await asyncio.gather(
-            self._log.read("HGET", key, "version"), self._log.now_ms(0)
-        )
-        self._ahead_ms = now_ms - loop.time() * 1000
-        if version != self._version:  # all of them are some megabytes
-            raw = await self._log.read("HGETALL", key)
-            pairs = dict(zip(raw[::2], raw[1::2], strict=True))
-            self._version = pairs.pop(b"version", None)
-            self._left = sorted((_stored(*pair) for pair in pairs.items()), key=_end)
-            by_worker: defaultdict[str | None, list[Left]] = defaultdict(list)
-            for left in self._left:
-                by_worker[left.message.worker_id].append(left)
-            self._by_worker = dict(by_worker)
-        self._read_at = started
-
-    def _done(self, reading: asyncio.Task[None]) -> None:
-        self._reading = None
-        if not reading.cancelled():
-            reading.exception()  # whoever waits for it gets it
+        key = self._log.keys.worker_messages()
+        if await self._log.read("HGET", key, "version") == self._version:
+            return  # all of them are some megabytes
+        raw = await self._log.read("HGETALL", key)
+        pairs = dict(zip(raw[::2], raw[1::2], strict=True))
+        self._version = pairs.pop(b"version", None)
+        self._left = sorted((_stored(*pair) for pair in pairs.items()), key=_end)
+        by_worker: defaultdict[str | None, list[Left]] = defaultdict(list)
+        for left in self._left:
+            by_worker[left.message.worker_id].append(left)
+        self._by_worker = dict(by_worker)
 
 
 def _readable(account: Account, message: Message) -> bool:
