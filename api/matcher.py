@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence, Set
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -193,8 +193,9 @@ class Matcher:
 
     def changed(self, worker_ids: Sequence[str]) -> None:
         """Something was changed of these workers: their pops end, the next are judged anew."""
+        changed = frozenset(worker_ids)
         for shelf in self._shelves.values():
-            shelf.let_go(worker_ids)
+            shelf.let_go(changed)
 
     async def pop(
         self,
@@ -426,8 +427,7 @@ class Shelf:
             if found is not None:
                 return found
         while True:
-            known = worker.id in self._read_for and worker.prefers <= self._read_of
-            fresh = known and self._fresh(loop.time())
+            fresh = self._read_with(worker) and self._fresh(loop.time())
             if fresh or reads >= _READS:
                 if self._more is None:
                     return None
@@ -437,9 +437,7 @@ class Shelf:
             else:
                 reads += 1
                 await self._read()
-                if reads < _READS and not (
-                    worker.id in self._read_for and worker.prefers <= self._read_of
-                ):
+                if reads < _READS and not self._read_with(worker):
                     continue  # that read was under way before this worker came
             found = self._pick(worker)
             if found is not None:
@@ -476,7 +474,7 @@ class Shelf:
             self.used_at = loop.time()
         return offered.result() if offered.done() else None
 
-    def let_go(self, worker_ids: Sequence[str]) -> None:
+    def let_go(self, worker_ids: Set[str]) -> None:
         """End the waits of these workers."""
         for offered, worker in self._waiting.items():
             if worker.id in worker_ids and not offered.done():
@@ -531,10 +529,13 @@ class Shelf:
     def _pick(self, worker: Worker) -> Candidate | None:
         preferred = [row for row in self._first if row.wanted.user_id in worker.prefers]
         found = self._choose(preferred, worker) or self._choose(self._rows, worker)
-        if found is not None:
-            until = asyncio.get_running_loop().time() + self._bounds.handed
-            self._matcher.marks.add(found.request_id, until)
-        return found
+        return None if found is None else self._handed(found)
+
+    def _handed(self, candidate: Candidate) -> Candidate:
+        """The candidate, which nobody else is offered for a while."""
+        until = asyncio.get_running_loop().time() + self._bounds.handed
+        self._matcher.marks.add(candidate.request_id, until)
+        return candidate
 
     def _choose(self, rows: Sequence[Candidate], worker: Worker) -> Candidate | None:
         now, now_ms = asyncio.get_running_loop().time(), self._matcher.clock.estimate_ms()
@@ -552,6 +553,10 @@ class Shelf:
         if not choice:
             return None
         return choice[0] if spread == 1 else random.choice(choice)  # noqa: S311 - no secret
+
+    def _read_with(self, worker: Worker) -> bool:
+        """Whether the last read looked for this worker, and for whom it prefers."""
+        return worker.id in self._read_for and worker.prefers <= self._read_of
 
     def _served_from(self, now: float) -> bool:
         return now - self._read_at < self._bounds.stale
@@ -644,9 +649,7 @@ class Shelf:
             rows = await self._page(after)
             found = self._choose(rows, worker)
             if found is not None:
-                until = asyncio.get_running_loop().time() + self._bounds.handed
-                self._matcher.marks.add(found.request_id, until)
-                return found
+                return self._handed(found)
             after = self._behind(rows, NEXT_PAGE)
         return None
 

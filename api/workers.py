@@ -212,8 +212,9 @@ class Directory:
 
     def changed(self, worker_ids: Sequence[str]) -> None:
         """Something was changed of these workers: who asks for one is told that at once."""
+        changed = frozenset(worker_ids)
         for kept in (self._by_id, self._by_name):
-            kept.forget(lambda shown: shown.id in worker_ids)
+            kept.forget(lambda shown: shown.id in changed)
 
     async def _one(self, row: WorkerRow | None, *, moderator: bool) -> ShownWorker:
         if row is None:
