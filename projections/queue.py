@@ -283,13 +283,14 @@ async def tally(database: Database, offer: Offer) -> list[Group]:
         "groups": _GROUPS,
     }
     rows = await database.fetch(_TALLY, parameters)
-    return [Group(_group(row), row[12]) for row in rows]
+    return [Group(_wanted(-1, models, needs), count) for models, *needs, count in rows]
 
 
-def _group(row: tuple[Any, ...]) -> Wanted:
-    (models, chat, length, context, features, images, temperature, only, ignore) = row[:9]
+def _wanted(user_id: int, models: Sequence[str], needs: Sequence[Any]) -> Wanted:
+    """From the columns from `chat` to `slow_workers`."""
+    (chat, length, context, features, images, temperature, only, ignore, *restrictions) = needs
     return Wanted(
-        -1,
+        user_id,
         chat,
         tuple(models),
         length,
@@ -299,7 +300,7 @@ def _group(row: tuple[Any, ...]) -> Wanted:
         temperature,
         tuple(only),
         tuple(ignore),
-        *row[9:12],
+        *restrictions,
     )
 
 
@@ -333,21 +334,5 @@ def _no_limit(temperature: float | None) -> float:
 
 
 def _candidate(row: tuple[Any, ...]) -> Candidate:
-    (request_id, model, user_id, chat, length, context, features, images, temperature) = row[:9]
-    (only, ignore, trusted, validated, slow) = row[9:14]
-    wanted = Wanted(
-        user_id,
-        chat,
-        (model,),
-        length,
-        context,
-        frozenset(features),
-        images,
-        temperature,
-        tuple(only),
-        tuple(ignore),
-        trusted,
-        validated,
-        slow,
-    )
-    return Candidate(request_id, wanted, *row[14:])
+    request_id, model, user_id, *_ = row
+    return Candidate(request_id, _wanted(user_id, (model,), row[3:14]), *row[14:])
