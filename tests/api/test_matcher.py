@@ -113,8 +113,8 @@ class Pool:
         finds = Finds(self.queue, self.queue.of_users, self.queue.tally)
         self.matcher = Matcher(
             finds,
-            self.queue,  # type: ignore[arg-type]
-            Clock(),  # type: ignore[arg-type]
+            self.queue,
+            Clock(),
             self.drain,
             spread=spread,
             bounds=bounds,

@@ -551,7 +551,7 @@ class Kept:
 
     async def find(self, wanted: Offer, workers: list[str]) -> list[str]:
         """The ids of the first page."""
-        found = await candidates(self, wanted, now_ms=1, limit=10, workers=workers)  # type: ignore[arg-type]
+        found = await candidates(self, wanted, now_ms=1, limit=10, workers=workers)
         return [each.request_id for each in found]
 
     async def explained(self) -> dict[str, Any]:
