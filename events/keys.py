@@ -22,6 +22,11 @@ STATE = (
     "horde:worker:",
     "horde:worker_name:",
     "horde:account:",
+    "horde:clearing",
+    "horde:transfers:",
+    "horde:shared_key:",
+    "horde:shared_keys:",
+    "horde:passkeys",
     "horde:api_key:",
     "horde:accounts",
     "horde:claim:",
@@ -49,6 +54,7 @@ DURABLE = (
     "horde:chat:image_delete_retry",
     "horde:ip_timeouts",
     "horde:worker_messages",
+    "horde:profile:",
 )
 
 CHANNEL_PROJECTED = "horde:projected:"
@@ -124,6 +130,13 @@ class Keys:
         fresh = uuid.UUID(bytes=secrets.token_bytes(16), version=4)
         return str(fresh)[:-4] + id_[-4:]
 
+    def new_shared_key(self, user_id: int) -> str:
+        """A fresh UUID in the partition of an account."""
+        fresh = uuid.UUID(bytes=secrets.token_bytes(16), version=4)
+        turns = secrets.randbelow(0x10000 // self.partitions)
+        tail = self.of_account(user_id) + self.partitions * turns
+        return f"{str(fresh)[:-4]}{tail:04x}"
+
     # one partition's own keys
 
     def events(self, partition: int) -> str:
@@ -145,6 +158,14 @@ class Keys:
     def accounts(self, partition: int) -> str:
         """The last account number handed out here."""
         return f"{self._tags[partition]}horde:accounts"
+
+    def clearing(self, partition: int) -> str:
+        """The other side of every movement of kudos here, by cause."""
+        return f"{self._tags[partition]}horde:clearing"
+
+    def passkeys(self, partition: int) -> str:
+        """The service accounts of proxies' passkeys (their HMACs)."""
+        return f"{self._tags[partition]}horde:passkeys"
 
     def modes(self) -> str:
         """The modes of the whole deployment. In partition 0."""
@@ -227,3 +248,19 @@ class Keys:
         """The request that an account's operation key names; beside the account."""
         tag = self._tags[self.of_account(user_id)]
         return f"{tag}horde:claim:{user_id}:{operation_key}"
+
+    def transfers(self, user_id: int) -> str:
+        """The newest transfers and grants of an account; beside it."""
+        return f"{self._tags[self.of_account(user_id)]}horde:transfers:{user_id}"
+
+    def shared_key(self, shared_key: str) -> str:
+        """Hot state of a shared key. Its tail makes it live beside its account."""
+        return f"{self._tags[self.of(shared_key)]}horde:shared_key:{shared_key}"
+
+    def shared_keys(self, user_id: int) -> str:
+        """The ids of an account's shared keys; beside it."""
+        return f"{self._tags[self.of_account(user_id)]}horde:shared_keys:{user_id}"
+
+    def profile(self, user_id: int) -> str:
+        """What an account's owner and moderators wrote of it: no history."""
+        return f"{self._tags[self.of_account(user_id)]}horde:profile:{user_id}"

@@ -77,6 +77,7 @@ def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR09
         case types.AccountOpened():
             opened: Touched = {
                 "account": keys.account(event.user_id),
+                "clearing": keys.clearing(partition),
                 "accounts": keys.accounts(partition),
             }
             if event.key:
@@ -85,8 +86,9 @@ def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR09
         case types.Admitted():
             admitted: Touched = {
                 "account": keys.account(event.user_id),
+                "clearing": keys.clearing(partition),
                 "due_admission": keys.due(partition, "admission"),
-            }
+            } | _shared(keys, event.shared_key)
             if event.operation_key:
                 admitted["claim"] = keys.claim(event.user_id, event.operation_key)
             return admitted
@@ -102,10 +104,81 @@ def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR09
         case types.Released():
             return {
                 "account": keys.account(event.user_id),
+                "clearing": keys.clearing(partition),
                 "due_admission": keys.due(partition, "admission"),
                 "fences": keys.fences(partition),
+            } | _shared(keys, event.shared_key)
+        case types.AccountChanged():
+            return {"account": keys.account(event.user_id)}
+        case types.AccountRekeyed():
+            return {
+                "account": keys.account(event.user_id),
+                "api_key": keys.api_key(event.key),
+                "former": keys.api_key(event.former),
             }
+        case types.PasskeyChanged():
+            return {
+                "account": keys.account(event.user_id),
+                "passkeys": keys.passkeys(partition),
+            }
+        case types.AccountDeleted():
+            return {
+                "account": keys.account(event.user_id),
+                "api_key": keys.api_key(event.key),
+                "passkeys": keys.passkeys(partition),
+                "of_account": keys.shared_keys(event.user_id),
+                "shared_keys": [keys.shared_key(each) for each in event.shared_keys],
+            }
+        case types.SharedKeyOpened() | types.SharedKeyDeleted():
+            return {
+                "shared_key": keys.shared_key(event.shared_key),
+                "of_account": keys.shared_keys(event.user_id),
+            }
+        case types.SharedKeyChanged():
+            return {"shared_key": keys.shared_key(event.shared_key)}
+        case types.Granted():
+            return {
+                "account": keys.account(event.user_id),
+                "clearing": keys.clearing(partition),
+                "transfers": keys.transfers(event.user_id),
+            }
+        case types.Charged():
+            return {
+                "account": keys.account(event.user_id),
+                "clearing": keys.clearing(partition),
+                "fences": keys.fences(partition),
+            } | _shared(keys, event.shared_key)
+        case types.Rewarded():
+            return {
+                "account": keys.account(event.user_id),
+                "clearing": keys.clearing(partition),
+                "fences": keys.fences(partition),
+            }
+        case types.Promoted():
+            return {"account": keys.account(event.user_id)}
+        case types.Floored():
+            return {
+                "account": keys.account(event.user_id),
+                "clearing": keys.clearing(partition),
+            }
+        case types.Transferred():
+            return {
+                "account": keys.account(event.user_id),
+                "clearing": keys.clearing(partition),
+                "transfers": keys.transfers(event.user_id),
+            }
+        case types.Received():
+            return {
+                "account": keys.account(event.user_id),
+                "clearing": keys.clearing(partition),
+                "transfers": keys.transfers(event.user_id),
+                "fences": keys.fences(partition),
+            } | _shared(keys, event.shared_key)
         case types.Settled():
             return {"fences": keys.fences(partition)}
         case _:
             raise TypeError(f"no keys are known for {type(event).__name__}")
+
+
+def _shared(keys: Keys, shared_key: str) -> Touched:
+    return {"shared_key": keys.shared_key(shared_key)} if shared_key else {}

@@ -104,6 +104,10 @@ class Submitted(Event, frozen=True, kw_only=True, tag="submitted"):
     data: Demand
     operation_key: str = ""
     deadline_ms: int = 0  # of its admission: until then a repeat of the submit may still come
+    prompt_tokens: int = 0  # what its prompt counts as in prices
+    targeted: bool = False  # it names the workers that may serve it
+    shared_key: str = ""  # of the payer, with which it was submitted
+    tax: int = 0  # charged at its admission
 
 
 class Assigned(Event, frozen=True, kw_only=True, tag="assigned"):
@@ -125,6 +129,7 @@ class Assigned(Event, frozen=True, kw_only=True, tag="assigned"):
     over_capacity: int = 0
     """Tokens that a legacy text request asked for, where the worker's speed does not finish as many
     in the lease; 0 where it does."""
+    validated: bool = False  # the worker's backend is one of those that are validated
     waiting: int = 0  # jobs of the request that still wait
     user_id: int = 0  # the payer
 
@@ -158,6 +163,11 @@ class SubmittedReply(Event, frozen=True, kw_only=True, tag="submitted-reply"):
     seed: int = 0
     data: Usage = Usage()
     believable: int = 0  # 10^-3 tokens a second that its worker may reach; 0: not recorded
+    price: int = 0  # what its worker's owner is paid
+    escrow: int = 0  # of which so much waits until the owner is trusted
+    charge: int = 0  # what its payer pays, the burn included
+    burn: int = 0
+    shared_key: str = ""  # of the payer, with which it was submitted
     finished: int = 0  # replies the request has now
     done: bool = False
     elapsed_ms: int = 0  # since the assignment; 0: not recorded
@@ -234,16 +244,32 @@ class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):
     In-flight jobs of a streamed request end with a client's cancel, and go on in maintenance.
     """
 
-    SCRIPT: ClassVar = ("user_id", "settled", "characters", "finished", "done")
+    SCRIPT: ClassVar = (
+        "user_id",
+        "settled",
+        "characters",
+        "finished",
+        "done",
+        "max_length",
+        "shared_key",
+    )
 
     request_id: str
     generations: tuple[str, ...]
     cause: str = "client"  # client, maintenance
+    # Of each generation, in turn; those that are not settled are listed too.
+    workers: tuple[str, ...] = ()
+    owners: tuple[int, ...] = ()
+    trusted: tuple[int, ...] = ()  # 1 where the owner was, when it was assigned
+    rates: tuple[str, ...] = ()  # what its output costs (events/prices.py)
+    burn: int = 0  # that its payer pays beside
     user_id: int = 0
     settled: tuple[str, ...] = ()  # generations ended here, their partial output owed
     characters: tuple[int, ...] = ()  # posted characters of each settled generation
     finished: int = 0
     done: bool = False
+    max_length: int = 0  # tokens that the request asked for
+    shared_key: str = ""  # of the payer, with which it was submitted
 
 
 class Expired(Event, frozen=True, kw_only=True, tag="expired"):
@@ -280,12 +306,13 @@ class Abandoned(Event, frozen=True, kw_only=True, tag="abandoned"):
     user_id: int
     ttl: int  # seconds that the refusal of a late submit is remembered
     operation_key: str = ""
+    shared_key: str = ""  # that its admission named
 
 
 class CheckedIn(Event, frozen=True, kw_only=True, tag="checked-in"):
     """A worker showed itself, new, with a changed declaration, or after the check-in window."""
 
-    SCRIPT: ClassVar = ("created", "uptime_ms")
+    SCRIPT: ClassVar = ("created", "uptime_ms", "reward", "rewarded_uptime_ms")
 
     worker_id: str
     name: str
@@ -295,6 +322,8 @@ class CheckedIn(Event, frozen=True, kw_only=True, tag="checked-in"):
     data: Declaration
     created: bool = False
     uptime_ms: int = 0  # in all: online, neither paused nor in maintenance
+    reward: int = 0  # for having been online, due now
+    rewarded_uptime_ms: int = 0  # the uptime up to which rewards are settled
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -418,7 +447,182 @@ class AccountOpened(Event, frozen=True, kw_only=True, tag="account-opened"):
     moderator: bool = False
     kudos: int = 0
     flagged: bool = False
+    kind: str = "registered"  # anonymous, pseudonymous
+    floor: int = 0  # the least that its balance may be
+    concurrency: int = 0  # jobs that may wait at once; 0: as many as the settings say
+    roles: tuple[str, ...] = ()  # those of events/roles.py beside the three above
     user_id: int = 0
+
+
+class AccountChanged(Event, frozen=True, kw_only=True, tag="account-changed"):
+    """What an account is called, or may do, was changed.
+
+    Only what `changed` names was changed; the other fields say nothing.
+    """
+
+    user_id: int
+    changed: tuple[str, ...]  # names of the fields below, or of roles
+    by: int = -1  # the account that did; -1: the operator
+    roles: tuple[str, ...] = ()  # of the roles that `changed` names, those that it has now
+    name: str = ""
+    concurrency: int = 0  # 0: as many as the settings say
+    worker_invited: int = 0  # workers that it may have beyond the usual
+    public_workers: bool = False  # its workers' owner is told
+    monthly_kudos: int = 0
+    usage_multiplier: int = 0  # 10^-3
+    suspicious: int = 0  # replies that came too fast to be believed, counted from here
+
+
+class AccountRekeyed(Event, frozen=True, kw_only=True, tag="account-rekeyed"):
+    """An account has another API key; the former one is nobody's."""
+
+    user_id: int
+    key: str  # HMAC, as `former`
+    former: str
+
+
+class PasskeyChanged(Event, frozen=True, kw_only=True, tag="passkey-changed"):
+    """A service account's proxies may name the addresses of their clients with this passkey."""
+
+    user_id: int
+    passkey: str  # HMAC; empty: with none any more
+    former: str = ""
+
+
+class AccountDeleted(Event, frozen=True, kw_only=True, tag="account-deleted"):
+    """An account is nobody's: its name, keys and roles are gone.
+
+    Its number and what it owns stay: the ledger names it.
+    """
+
+    user_id: int
+    key: str  # HMAC of the API key that it had
+    passkey: str = ""
+    shared_keys: tuple[str, ...] = ()
+
+
+class SharedKeyOpened(Event, frozen=True, kw_only=True, tag="shared-key-opened"):
+    """An account's kudos may be spent with this key as well, within its budget."""
+
+    shared_key: str
+    user_id: int
+    name: str = ""
+    kudos: int = 0  # 10^-4 kudos that may be spent; -1: no end
+    expiry_ms: int = 0  # 0: never
+    max_text_tokens: int = -1  # of one request, like the next; -1: no cap
+    max_image_pixels: int = -1
+    max_image_steps: int = -1
+
+
+class SharedKeyChanged(Event, frozen=True, kw_only=True, tag="shared-key-changed"):
+    """A shared key was changed.
+
+    Only what `changed` names was changed; the other fields say nothing.
+    """
+
+    shared_key: str
+    user_id: int
+    changed: tuple[str, ...]  # names of the fields below
+    name: str = ""
+    kudos: int = 0
+    expiry_ms: int = 0
+    max_text_tokens: int = -1
+    max_image_pixels: int = -1
+    max_image_steps: int = -1
+
+
+class SharedKeyDeleted(Event, frozen=True, kw_only=True, tag="shared-key-deleted"):
+    """A shared key is no more."""
+
+    shared_key: str
+    user_id: int
+
+
+class Granted(Event, frozen=True, kw_only=True, tag="granted"):
+    """The operator or a moderator gave an account kudos, or took some (less than 0)."""
+
+    user_id: int
+    amount: int
+    grant_id: str  # of the command
+    cause: str = "admin"  # admin, recurring
+    by: int = -1  # the moderator's account; -1: the operator
+
+
+class Charged(Event, frozen=True, kw_only=True, tag="charged"):
+    """An account paid for generations of its requests.
+
+    Carried over by the settler, several at once.
+    """
+
+    user_id: int
+    requests: tuple[str, ...]
+    generations: tuple[str, ...]
+    amounts: tuple[int, ...]  # of each, its burn included
+    burn: int  # of each
+    source: int
+    source_position: str
+    cause: str = "generation"  # generation, cancelled
+    shared_key: str = ""  # with which all of them were submitted
+
+
+class Rewarded(Event, frozen=True, kw_only=True, tag="rewarded"):
+    """An owner was paid for what its workers did.
+
+    Carried over by the settler, several at once.
+    """
+
+    SCRIPT: ClassVar = ("escrowed",)
+
+    user_id: int
+    workers: tuple[str, ...]
+    amounts: tuple[int, ...]  # of each, the escrow included
+    escrows: tuple[int, ...]  # what of it would wait for an owner who is not trusted
+    source: int
+    source_position: str
+    cause: str = "generation"  # generation, cancelled, uptime
+    generations: tuple[str, ...] = ()  # none where it is for uptime
+    suspicious: int = 0  # how many of them came too fast to be believed
+    escrowed: int = 0  # what waits of it
+
+
+class Promoted(Event, frozen=True, kw_only=True, tag="promoted"):
+    """An owner earned trust: what waited for it is its own."""
+
+    user_id: int
+    amount: int
+
+
+class Floored(Event, frozen=True, kw_only=True, tag="floored"):
+    """A balance below its account's floor was lifted to it: kudos from nowhere, told as such."""
+
+    user_id: int
+    amount: int
+
+
+class Transferred(Event, frozen=True, kw_only=True, tag="transferred"):
+    """An account gave kudos to another one."""
+
+    user_id: int
+    recipient: int
+    amount: int
+    transfer_id: str
+    idempotency: str = ""  # HMAC of the key with which its client may repeat it
+    shared_key: str = ""  # of the recipient, whose budget grows by as much
+
+
+class Received(Event, frozen=True, kw_only=True, tag="received"):
+    """The other side of `transferred`.
+
+    Carried over by the settler.
+    """
+
+    user_id: int
+    sender: int
+    amount: int
+    transfer_id: str
+    source: int
+    source_position: str
+    shared_key: str = ""
 
 
 class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
@@ -435,7 +639,10 @@ class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
     scopes: tuple[str, ...] = ()  # digests of the models whose anonymous jobs are counted
     operation_key: str = ""
     fingerprint: str = ""  # HMAC of the operation's fingerprint, hexadecimal
-    kudos: int = 0  # 10^-4 kudos: the estimate that the client is told
+    kudos: int = 0  # the estimate that the client is told
+    hold: int = 0  # of the balance, until the request is done
+    tax: int = 0  # charged now
+    shared_key: str = ""  # with which it is submitted
     deadline_ms: int = 0
 
 
@@ -458,10 +665,15 @@ class Released(Event, frozen=True, kw_only=True, tag="released"):
     Carried over by the settler.
     """
 
+    SCRIPT: ClassVar = ("refunded",)
+
     user_id: int
     request_id: str
     source: int
     source_position: str
+    refund: bool = False  # its request never came: what was charged is given back
+    shared_key: str = ""  # with `refund`
+    refunded: int = 0
 
 
 class Unclaimed(Event, frozen=True, kw_only=True, tag="unclaimed"):
@@ -512,6 +724,20 @@ EVENTS: tuple[type[Event], ...] = (
     WorkerNonconformant,
     WorkerMeasured,
     AccountOpened,
+    AccountChanged,
+    AccountRekeyed,
+    AccountDeleted,
+    PasskeyChanged,
+    SharedKeyOpened,
+    SharedKeyChanged,
+    SharedKeyDeleted,
+    Granted,
+    Charged,
+    Rewarded,
+    Promoted,
+    Floored,
+    Transferred,
+    Received,
     Admitted,
     WaitingChanged,
     Released,

@@ -7,10 +7,12 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Literal, NamedTuple
 
 from events import codec
+from events.base import KUDOS
+from events.roles import ROLES
 from events.types import AccountOpened
 from handlers.errors import BadRequest, InvalidAPIKey
 from handlers.log import Log, Refusal
@@ -20,6 +22,30 @@ ANONYMOUS_ID = 0
 MOST_NAME = 30
 CACHE_SECONDS = 5.0
 CACHE_SIZE = 10_000
+
+Kind = Literal["registered", "pseudonymous", "anonymous"]
+
+FLOORS: dict[Kind, int] = {
+    "anonymous": -50 * KUDOS,
+    "pseudonymous": 14 * KUDOS,
+    "registered": 25 * KUDOS,
+}
+"""The least that a balance may be, 10^-4 kudos (text_path_reference.md 7.5): below it, it is
+lifted."""
+
+_FIELDS = ("name", "key", "concurrency", "trusted_ms", *ROLES)
+
+
+class SharedKey(NamedTuple):
+    """A key with which an account's kudos may be spent within a budget, as it was a moment ago."""
+
+    id: str
+    kudos: int
+    """10^-4 kudos that may be spent; -1: no end."""
+    expiry_ms: int
+    """Redis clock; 0: never."""
+    max_text_tokens: int
+    """Of one request; -1: no cap."""
 
 
 class Account(NamedTuple):
@@ -34,6 +60,18 @@ class Account(NamedTuple):
 
     flagged: bool = False
     """Whether the operator's filters apply to whatever it submits."""
+
+    roles: frozenset[str] = frozenset()
+    """All that it has of events/roles.py, the three above too."""
+
+    concurrency: int = 0
+    """Jobs of its own that may wait at once; 0: as many as the settings say."""
+
+    trusted_ms: int = 0
+    """Since when it is trusted, Redis clock; 0: since ever, or not at all."""
+
+    shared_key: SharedKey | None = None
+    """With which it is called, where that is not its own key."""
 
     @property
     def username(self) -> str:
@@ -70,9 +108,15 @@ async def open_account(
     trusted: bool = False,
     moderator: bool = False,
     flagged: bool = False,
+    kind: Kind = "registered",
+    roles: Iterable[str] = (),
+    concurrency: int = 0,
 ) -> tuple[int, str]:
-    """Open an account with `kudos` (10^-4 kudos); return its id and its API key, which is stored
-    nowhere.
+    """Open an account with `kudos` (10^-4 kudos), or as many as its kind has at least; return its
+    id and its API key, which is stored nowhere.
+
+    roles        of events/roles.py, beside those that have an argument of their own
+    concurrency  jobs of its own that may wait at once; 0: as many as the settings say
 
     The number is drawn in the partition of the key's digest, so one script does all. Raise
     BadRequest for a name that is no name.
@@ -90,6 +134,10 @@ async def open_account(
         trusted=trusted or moderator,
         moderator=moderator,
         flagged=flagged,
+        kind=kind,
+        floor=FLOORS[kind],
+        concurrency=concurrency,
+        roles=tuple(sorted(set(roles))),
     )
     while True:
         last = await log.read("GET", keys.accounts(partition))
@@ -101,6 +149,7 @@ async def open_account(
                 partition,
                 {
                     "account": keys.account(user_id),
+                    "clearing": keys.clearing(partition),
                     "api_key": keys.api_key(digest),
                     "accounts": keys.accounts(partition),
                 },
@@ -113,11 +162,14 @@ async def open_account(
 
 async def open_anonymous(log: Log) -> None:
     """Make sure that the anonymous account exists."""
+    partition = log.keys.of_account(ANONYMOUS_ID)
+    kind: Kind = "anonymous"
+    event = AccountOpened(name="Anonymous", key="", kind=kind, floor=FLOORS[kind])
     await log.run(
         "open_anonymous",
-        log.keys.of_account(ANONYMOUS_ID),
-        {"account": log.keys.account(ANONYMOUS_ID)},
-        {"event": codec.encode(AccountOpened(name="Anonymous", key=""))},
+        partition,
+        {"account": log.keys.account(ANONYMOUS_ID), "clearing": log.keys.clearing(partition)},
+        {"event": codec.encode(event)},
     )
 
 
@@ -177,12 +229,21 @@ class Accounts:
             if claim is None:
                 raise InvalidAPIKey
             user_id = int(claim)
-        fields = await self._log.read(
-            "HMGET", keys.account(user_id), "name", "key", "trusted", "moderator", "flagged"
-        )
-        name, key, trusted, moderator, flagged = fields
+        fields = await self._log.read("HMGET", keys.account(user_id), *_FIELDS)
+        name, key, concurrency, trusted_ms, *held = fields
         if name is None or (user_id != ANONYMOUS_ID and key.decode() != digest):
             raise InvalidAPIKey
+        roles = frozenset(
+            role for role, value in zip(ROLES, held, strict=True) if value == b"1"
+        )
         return Account(
-            user_id, name.decode(), trusted == b"1", moderator == b"1", digest, flagged == b"1"
+            user_id,
+            name.decode(),
+            "trusted" in roles,
+            "moderator" in roles,
+            digest,
+            "flagged" in roles,
+            roles,
+            int(concurrency or 0),
+            int(trusted_ms or 0),
         )

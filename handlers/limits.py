@@ -35,6 +35,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Workers of a trusted account."""
 
     admission_deadline: int = 60
+    uptime_stretch: int = 600
+    """Of being online, after which a worker's owner is rewarded."""
+
+    trust_threshold: int | None = None
+    """10^-4 kudos in escrow beyond which an owner earns trust; None: nobody does."""
+
+    trust_probation: int = 7 * 86_400
+    """How long an account exists before it may."""
+
+    suspect: int = 5
+    """Replies too fast to be believed that keep an account from trust, and from giving kudos."""
+
     fault_holdoff: int = 10
     fault_reason: int = 1000
     """Characters of what is told of the last refused reply."""
@@ -58,7 +70,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def concurrency_of(self, account: Account) -> int:
         """Jobs that may wait at once, of all that count together for a request of the account."""
-        return self.anonymous_concurrency if account.anonymous else self.concurrency
+        if account.anonymous:
+            return self.anonymous_concurrency
+        return account.concurrency or self.concurrency
 
     def workers_of(self, account: Account) -> int:
         """Workers that the account may have."""

@@ -31,7 +31,7 @@ local generations, stream_ttl, in_maintenance = ARGV[1], ARGV[2], ARGV[3] == "ma
 
 if gated() then return {"REBUILDING"} end
 local r = call("HMGET", request, "state", "cancelled", "generations", "stream", "processing", "finished", "user",
-  "position", "waiting")
+  "position", "waiting", "max_length", "shared_key")
 if not r[1] or r[1] == "abandoned" then return {"NOT_FOUND"} end
 if r[1] == "done" or r[2] == "1" or (in_maintenance and tonumber(r[9]) == 0) then
   return {"OK", r[8], r[6], r[1] == "done" and "1" or "0", "0"}
@@ -54,7 +54,7 @@ end
 local done = tonumber(r[5]) == #settled
 local position = emit({request = request, settled = hashes, due_lease = due_lease},
   event_from(4, "user_id", r[7], "settled", table.concat(settled, ","), "characters", table.concat(characters, ","),
-    "finished", r[6], "done", done and "1" or "0"))
+    "finished", r[6], "done", done and "1" or "0", "max_length", r[10], "shared_key", r[11] or ""))
 for i, generation_id in ipairs(settled) do mark_ended(stream, leases[i], generation_id, stream_ttl, true) end
 if r[4] == "1" and not in_maintenance then
   for i = 6 + 2 * #ids_of(generations), #KEYS, 2 do

@@ -44,7 +44,8 @@ if call("HEXISTS", tricked, worker_id) == 1 or call("HLEN", tricked) >= most the
 call("HSET", tricked, worker_id, generation_id)
 call("EXPIRE", tricked, kept)
 call("HSET", decoy, "request", request_id, "worker", worker_id, "model", model, "owner", owner_id, "state", "pending",
-  "job_ttl", job_ttl, "payer", r[6], "chat", r[7], "stream", r[4], "assigned_ms", text(now()))
+  "job_ttl", job_ttl, "payer", r[6], "chat", r[7], "max_length", r[5], "prompt_tokens", r[8] or "0",
+  "targeted", r[9] or "0", "validated", validated, "trusted", trusted, "stream", r[4], "assigned_ms", text(now()))
 call("EXPIRE", decoy, kept)
 if r[4] == "1" then
   call("HSET", lease, "request", request_id, "worker", worker_id, "model", model, "owner", owner_id, "key", key,

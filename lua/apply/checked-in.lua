@@ -6,5 +6,6 @@ apply["checked-in"] = function(keys, e, position, ms)
     call("SET", keys.worker_name, e.worker_id)
   end
   call("HSET", keys.worker, "name", e.name, "user", e.user_id, "trusted", e.trusted, "declared", e.declared,
-    "checked_in_ms", text(ms), "uptime_ms", e.uptime_ms or "0", "position", position)
+    "checked_in_ms", text(ms), "uptime_ms", e.uptime_ms or "0",
+    "rewarded_uptime_ms", e.rewarded_uptime_ms or "0", "position", position)
 end

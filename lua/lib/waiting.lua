@@ -17,14 +17,15 @@ local function count_waiting(account, delta, scopes)
   count_scopes(account, delta, scopes)
 end
 
--- What the account keeps of an admission: `<waiting jobs>:<deadline>:<operation key>:<scopes>`.
-local function admission(waiting, deadline_ms, operation_key, scopes)
-  return table.concat({waiting, deadline_ms, operation_key, scopes}, ":")
+-- What the account keeps of an admission:
+-- `<waiting jobs>:<deadline>:<operation key>:<scopes>:<what it still holds>:<tax>:<shared key>`.
+local function admission(waiting, deadline_ms, operation_key, scopes, held, tax, shared_key)
+  return table.concat({waiting, deadline_ms, operation_key, scopes, held, tax, shared_key}, ":")
 end
 
 -- Its parts again, as text; nil where there is no such admission.
 local function admission_parts(stored)
-  return string.match(stored or "", "^(%d+):(%d+):([^:]*):(.*)$")
+  return string.match(stored or "", "^(%d+):(%d+):([^:]*):([^:]*):(%d+):(%d+):([^:]*)$")
 end
 
 -- The admissions of some requests as the account has them (false: none), and the names of their fields.
@@ -32,4 +33,13 @@ local function admissions(account, requests) -- luacheck: ignore 211 (only the s
   local fields = ids_of(requests)
   for i, request_id in ipairs(fields) do fields[i] = "admission:" .. request_id end
   return call("HMGET", account, unpack(fields)), fields
+end
+
+-- So much more (or less) of the account's kudos is held, and of what a shared key may spend.
+local function hold(account, delta, shared_key) -- luacheck: ignore 211 (not all hold)
+  if delta == 0 then return end
+  call("HINCRBY", account, "held", text(delta))
+  if shared_key ~= "" and call("HINCRBY", account, "held:" .. shared_key, text(delta)) == 0 then
+    call("HDEL", account, "held:" .. shared_key)
+  end
 end
