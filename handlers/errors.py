@@ -144,6 +144,93 @@ class Locked(Refused):
     """
 
 
+class KudosUpfront(Refused):
+    """The kudos for this request have to be there when it is submitted."""
+
+
+class SharedKeyEmpty(Refused):
+    """Nothing is left to spend with this shared key."""
+
+
+class SharedKeyInsufficientKudos(Refused):
+    """Less is left to spend with this shared key than the request may cost."""
+
+
+class SharedKeyExpired(Refused):
+    """This shared key has expired."""
+
+
+class UserNotFound(Refused):
+    """There is no such account."""
+
+
+class KudosTransferFromAnon(Refused):
+    """Nobody may give away the kudos of the anonymous account."""
+
+
+class KudosTransferToAnon(Refused):
+    """The anonymous account takes no kudos."""
+
+
+class KudosTransferToSelf(Refused):
+    """Kudos are given to other accounts."""
+
+
+class KudosTransferNotEnough(Refused):
+    """The account has less to give away than that."""
+
+
+class NegativeKudosTransfer(Refused):
+    """An amount of kudos to give is more than 0."""
+
+
+class TooFastKudosTransfers(Refused):
+    """This account gave you kudos a moment ago.
+
+    Wait a minute before you give any back.
+    """
+
+
+class FaultWhenKudosSending(Refused):
+    """This account may not give kudos at present.
+
+    A moderator can tell why.
+    """
+
+
+class FaultWhenKudosReceiving(Refused):
+    """That account may not be given kudos at present.
+
+    A moderator can tell why.
+    """
+
+
+class SourceAccountFlagged(Refused):
+    """This account is flagged and may not give kudos.
+
+    A moderator can tell why.
+    """
+
+
+class TargetAccountFlagged(Refused):
+    """That account is flagged and may not be given kudos."""
+
+
+class EducationCannotSendKudos(Refused):
+    """The kudos of an education account are for its own requests."""
+
+
+class InvalidTargetUsername(Refused):
+    """There is no account of that username (`name#number`), and no such shared key."""
+
+
+class IdempotencyKeyConflict(Refused):
+    """The Idempotency-Key names another transfer.
+
+    No kudos were moved.
+    """
+
+
 class TooManyPrompts(Refused):
     """Too many requests of this account are waiting."""
 
