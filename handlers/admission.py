@@ -1,7 +1,9 @@
-"""The account's side of a submit: whether its jobs may wait, and what its operation keys name.
+"""The account's side of a submit: whether its jobs may wait, whether it has the kudos that they
+need upfront, and what its operation keys name.
 
-Decided by `admit` on the account. "Too many" is said only where all that happened before is settled
-(design section 4): jobs that were handed out meanwhile do not wait any more.
+Decided by `admit` on the account. "Too many" and "too little" are said only where all that happened
+before is settled (design section 4): jobs that were handed out meanwhile do not wait any more, and
+what a request held is free once it is done.
 """
 
 from __future__ import annotations
@@ -13,10 +15,19 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from events import codec
-from events.base import Position
+from events.base import KUDOS, Position
 from events.types import Admitted
 from handlers.accounts import Account, digest_of
-from handlers.errors import InvalidAPIKey, SettlerBehind, TooManyPrompts
+from handlers.errors import (
+    InvalidAPIKey,
+    KudosUpfront,
+    Refused,
+    SettlerBehind,
+    SharedKeyEmpty,
+    SharedKeyExpired,
+    SharedKeyInsufficientKudos,
+    TooManyPrompts,
+)
 from handlers.limits import Limits
 from handlers.log import Log, Refusal
 
@@ -67,7 +78,7 @@ class Admission(NamedTuple):
     request_id: str
     deadline_ms: int
     priority: int
-    """The account's balance, 10^-4 kudos."""
+    """Where its request stands before it ages, 10^-4 kudos."""
 
     claim: Claim | None = None
     """Where another submission of the operation was admitted first."""
@@ -88,10 +99,20 @@ async def find_claim(log: Log, account: Account, operation_key: str) -> Claim | 
     return Claim(request_id.decode(), fingerprint.decode(), int(kudos), int(deadline_ms))
 
 
-async def claimed_by(log: Log, user_id: int, request_id: str) -> str | None:
-    """The operation key of an open admission, "" where it has none; None: no such admission."""
+class Opened(NamedTuple):
+    """What an open admission names."""
+
+    operation_key: str  # "" where it has none, like the next
+    shared_key: str
+
+
+async def opened(log: Log, user_id: int, request_id: str) -> Opened | None:
+    """What the account's admission of a request names; None where there is none any more."""
     admission = await log.read("HGET", log.keys.account(user_id), f"admission:{request_id}")
-    return None if admission is None else admission.decode().split(":")[2]
+    if admission is None:
+        return None
+    parts = admission.decode().split(":")
+    return Opened(parts[2], parts[6])
 
 
 async def check_concurrency(
@@ -114,7 +135,7 @@ async def check_concurrency(
         return
     if operation and await find_claim(log, account, operation.key):
         return
-    await _until_settled(log, settled)
+    await until_settled(log, settled)
     waiting = await _waiting(log, account, scopes)
     if waiting + jobs > most:
         raise _too_many(account, waiting, jobs, most)
@@ -130,12 +151,20 @@ async def admit(
     models: Iterable[str] = (),
     operation: Operation | None = None,
     kudos: int = 0,
+    hold: int = 0,
+    tax: int = 0,
     settled: Settled = never_settled,
 ) -> Admission:
-    """Let the account submit one request; claim its operation key for it.
+    """Let the account submit one request; hold kudos for it, charge its tax, and claim its
+    operation key for it.
 
-    Raise InvalidAPIKey where the account went away, TooManyPrompts, or SettlerBehind where that
-    cannot be told.
+    kudos  the estimate that its client is told, 10^-4 kudos like the next
+    hold   what has to be there, and is held until the request is done; 0: nothing
+    tax    what is charged now, whatever becomes of the request
+
+    Raise InvalidAPIKey where the account or its shared key went away, SharedKeyExpired;
+    TooManyPrompts, KudosUpfront, SharedKeyEmpty and SharedKeyInsufficientKudos, or SettlerBehind
+    where those cannot be told.
     """
     scopes, most = scopes_of(account, models), limits.concurrency_of(account)
     event = Admitted(
@@ -146,22 +175,27 @@ async def admit(
         operation_key=operation.key if operation else "",
         fingerprint=operation.fingerprint if operation else "",
         kudos=kudos,
+        hold=hold,
+        tax=tax,
+        shared_key=account.shared_key.id if account.shared_key else "",
     )
     for attempt in range(2):
         try:
-            deadline_ms, priority = await _run(log, limits, event, most)
+            deadline_ms, balance = await _run(log, limits, event, most)
         except Refusal as refusal:
             match refusal.word:
-                case "NO_ACCOUNT":
+                case "NO_ACCOUNT" | "NO_KEY":
                     raise InvalidAPIKey from refusal
+                case "KEY_EXPIRED":
+                    raise SharedKeyExpired from refusal
                 case "CLAIMED":
-                    *claim, priority = refusal.details
-                    return _claimed(claim, int(priority))
+                    *claim, balance = refusal.details
+                    return _claimed(claim, priority_of(account, int(balance)))
             if attempt:
-                raise _too_many(account, int(refusal.details[0]), jobs, most) from refusal
+                raise _refused(account, refusal, jobs, most, hold) from refusal
         else:
-            return Admission(request_id, int(deadline_ms), int(priority))
-        await _until_settled(log, settled)
+            return Admission(request_id, int(deadline_ms), priority_of(account, int(balance)))
+        await until_settled(log, settled)
     raise AssertionError("the second attempt is the last")
 
 
@@ -176,25 +210,52 @@ def scopes_of(account: Account, models: Iterable[str]) -> tuple[str, ...]:
     return tuple(hashlib.blake2b(each.encode(), digest_size=8).hexdigest() for each in named)
 
 
+DOWNGRADED_PRIORITY = -50 * KUDOS
+"""Of a request with an empty shared key, which runs as the anonymous account."""
+_FLAGGED_PRIORITY = -100 * KUDOS
+_FLAGGED_RICH = 10 * KUDOS
+
+
+def priority_of(account: Account, balance: int) -> int:
+    """Where a request of the account stands before it ages (text_path_reference.md 3.5).
+
+    Both in 10^-4 kudos. The balance, less of it where the account is flagged.
+    """
+    if account.shared_key and account.anonymous:
+        return DOWNGRADED_PRIORITY
+    if not account.flagged:
+        return balance
+    if balance > _FLAGGED_RICH:
+        return round(balance / KUDOS / 1000) * KUDOS
+    return _FLAGGED_PRIORITY
+
+
 async def _run(log: Log, limits: Limits, event: Admitted, most: int) -> list[bytes]:
     keys = log.keys
     partition = keys.of_account(event.user_id)
+    named = [keys.claim(event.user_id, event.operation_key)] if event.operation_key else []
+    if event.shared_key:
+        named.append(keys.shared_key(event.shared_key))
     return await log.run(
         "admit",
         partition,
         {
             "account": keys.account(event.user_id),
+            "clearing": keys.clearing(partition),
             "due_admission": keys.due(partition, "admission"),
-            "claim": [keys.claim(event.user_id, event.operation_key)]
-            if event.operation_key
-            else [],
+            "named": named,
         },
         {
             "request_id": event.request_id,
+            "user_id": event.user_id,
             "seconds": limits.admission_deadline,
             "jobs": event.jobs,
             "limit": most,
             "scopes": ",".join(event.scopes),
+            "hold": event.hold,
+            "tax": event.tax,
+            "claims": int(bool(event.operation_key)),
+            "shared_key": event.shared_key,
             "event": codec.encode(event),
         },
     )
@@ -213,10 +274,33 @@ async def _waiting(log: Log, account: Account, scopes: Sequence[str]) -> int:
     return max(int(count or 0) for count in counts)
 
 
-async def _until_settled(log: Log, settled: Settled) -> None:
+async def until_settled(log: Log, settled: Settled) -> None:
+    """Wait, a moment, until all that the logs hold now is settled; raise SettlerBehind."""
     heads = await asyncio.gather(*(log.head(partition) for partition in log.keys.all()))
     if not await settled(heads):
         raise SettlerBehind
+
+
+def _refused(account: Account, refusal: Refusal, jobs: int, most: int, hold: int) -> Refused:
+    left, needed = int(refusal.details[0]), hold / KUDOS
+    match refusal.word:
+        case "KEY_SHORT" if left <= 0:
+            return SharedKeyEmpty(
+                f"The request needs {needed:g} kudos upfront, and nothing is left to spend with "
+                "this shared key."
+            )
+        case "KEY_SHORT":
+            return SharedKeyInsufficientKudos(
+                f"The request needs {needed:g} kudos upfront; {left / KUDOS:g} are left to spend "
+                "with this shared key."
+            )
+        case "SHORT":
+            return KudosUpfront(
+                f"The request needs {needed:g} kudos upfront; this account has "
+                f"{max(left, 0) / KUDOS:g} to spend."
+            )
+        case _:
+            return _too_many(account, left, jobs, most)
 
 
 def _too_many(account: Account, waiting: int, jobs: int, most: int) -> TooManyPrompts:

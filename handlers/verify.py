@@ -154,16 +154,24 @@ async def _hash(log: Log, key: str) -> Fields:
 
 async def _read(log: Log, key: str) -> Fields:
     """A key's whole value as fields, whatever its type; empty where it is absent."""
+    fields: Fields
     match (await log.read("TYPE", key)).decode():
         case "hash":
-            return await _hash(log, key)
+            fields = await _hash(log, key)
         case "zset":
             flat = await log.read("ZRANGE", key, 0, -1, "WITHSCORES")
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            fields = {name.decode(): value.decode() for name, value in pairs}
+        case "set":
+            members = await log.read("SMEMBERS", key)
+            fields = {member.decode(): "(member)" for member in members}
+        case "list":
+            lines = await log.read("LRANGE", key, 0, -1)
+            fields = {f"[{index}]": line.decode() for index, line in enumerate(lines)}
         case "string":
-            return {"(value)": (await log.read("GET", key) or b"").decode()}
+            fields = {"(value)": (await log.read("GET", key) or b"").decode()}
         case "none":
-            return {}
+            fields = {}
         case other:
-            return {"(type)": other}
-    pairs = zip(flat[::2], flat[1::2], strict=True)
-    return {name.decode(): value.decode() for name, value in pairs}
+            fields = {"(type)": other}
+    return fields

@@ -4,6 +4,7 @@
 -- use lib/transfers
 apply["transferred"] = function(keys, e, position)
   post(keys, "transfer", -tonumber(e.amount))
-  note_transfer(keys.transfers, "out", e.transfer_id, e.idempotency, e.recipient, e.amount, position)
+  local other = e.shared_key ~= "" and e.shared_key or e.recipient
+  note_transfer(keys.transfers, "out", e.transfer_id, e.idempotency, other, e.amount, position)
   call("HSET", keys.account, "position", position)
 end

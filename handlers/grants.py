@@ -1,0 +1,63 @@
+"""Kudos that the operator or a moderator gives, or takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import structlog
+
+from events import codec
+from events.types import Granted
+from handlers.errors import UserNotFound
+from handlers.log import Log, Refusal
+
+logger = structlog.get_logger()
+
+OPERATOR = -1
+
+
+class Grant(NamedTuple):
+    """What became of it."""
+
+    kudos: int
+    """The balance afterwards, 10^-4 kudos."""
+    repeated: bool
+    """It was made before: nothing was changed."""
+
+
+async def grant(
+    log: Log,
+    user_id: int,
+    amount: int,
+    *,
+    grant_id: str,
+    by: int = OPERATOR,
+    cause: str = "admin",
+) -> Grant:
+    """Give an account so much (10^-4 kudos), or take some where it is less than 0: what would be
+    left below its floor is lifted to it, as an event of its own.
+
+    grant_id  names this grant of this account: another call with it changes nothing
+    by        the account of the moderator who does
+    cause     admin, recurring
+
+    Raise UserNotFound.
+    """
+    keys = log.keys
+    partition = keys.of_account(user_id)
+    event = Granted(user_id=user_id, amount=amount, grant_id=grant_id, cause=cause, by=by)
+    try:
+        kudos, repeated = await log.run(
+            "grant",
+            partition,
+            {
+                "account": keys.account(user_id),
+                "clearing": keys.clearing(partition),
+                "transfers": keys.transfers(user_id),
+            },
+            {"grant_id": grant_id, "user_id": user_id, "event": codec.encode(event)},
+        )
+    except Refusal as refusal:  # NO_ACCOUNT
+        raise UserNotFound from refusal
+    logger.info("granted", user_id=user_id, amount=amount, by=by, repeated=repeated == b"1")
+    return Grant(int(kudos), repeated == b"1")
