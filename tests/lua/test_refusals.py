@@ -17,16 +17,18 @@ from handlers.admission import admit
 from handlers.cancel import expire
 from handlers.decoy import Decoys, end_decoy
 from handlers.errors import ChatSubmitInvalid, Refused
+from handlers.grants import grant
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.pop import give_back
 from handlers.reply import fault, lapse, refuse, submit_reply
 from handlers.settle import Settler
 from handlers.submit import abandon
+from handlers.transfers import Target, transfer
 from lua.link import Link
 from lua.scripts import HERE, Refusal, Scripts, load
 from tests.handlers.driver import idle
-from tests.handlers.pool import REPLY, SECRET, Pool, operation_of
+from tests.handlers.pool import REPLY, SECRET, TARIFF, Pool, operation_of
 
 SCRIPTS = {path.stem: load(path, test=True) for path in sorted(HERE.glob("*.lua"))}
 REFUSALS = sorted(
@@ -88,7 +90,7 @@ async def _gone(pool: Pool) -> Any:
 async def _expired(pool: Pool, *, with_reply: bool) -> None:
     _, held = await _gone(pool)
     if with_reply:
-        await submit_reply(pool.log, pool.limits, held, REPLY)
+        await submit_reply(pool.log, pool.limits, TARIFF, held, REPLY)
     else:
         await fault(pool.log, pool.limits, held)
 
@@ -254,7 +256,7 @@ async def _faulted_twice(pool: Pool, then: Callable[[str], Awaitable[object]]) -
 async def _behind_a_fence(pool: Pool) -> None:
     job = await _job(pool)
     await pool.reply(job.generation_id)
-    late = Settler(pool.log, 0)
+    late = Settler(pool.log, pool.limits, 0)
     await late.start()
     await pool.settle()
     await late.settle([entry.recorded for entry in await pool.events()])
@@ -372,6 +374,31 @@ async def _ended_decoy(pool: Pool, state: str) -> None:
     await end_decoy(pool.log, generation_id, "finished")
 
 
+async def _gives(pool: Pool, kudos: int = 1, key: str = "", **marked: str) -> None:
+    """The client gives the owner something, with these fields on its account."""
+    account = pool.log.keys.account(pool.client.id)
+    for field, value in marked.items():
+        await pool.log.read("HSET", account, field, value)
+    to = Target(pool.owner.id)
+    await transfer(pool.log, pool.limits, pool.client, to, kudos, idempotency=key)
+
+
+async def _gone_giver(pool: Pool) -> None:
+    await pool.log.read("HDEL", pool.log.keys.account(pool.client.id), "name")
+    await _gives(pool)
+
+
+async def _gives_twice(pool: Pool) -> None:
+    await _gives(pool, 1, "k")
+    await _gives(pool, 2, "k")
+
+
+async def _gives_back(pool: Pool) -> None:
+    await _gives(pool)
+    await pool.settle()
+    await transfer(pool.log, pool.limits, pool.owner, Target(pool.client.id), 1)
+
+
 SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("abandon", "EXISTS"): lambda pool: _abandon(pool, came=True),
     ("abandon", "NOT_DUE"): lambda pool: _abandon(pool, came=False),
@@ -406,6 +433,7 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("fault", "NOT_FOUND"): lambda pool: _expired(pool, with_reply=False),
     ("give_back", "ENDED"): _give_back_finished,
     ("give_back", "GONE"): _give_back_expired,
+    ("grant", "NO_ACCOUNT"): lambda pool: grant(pool.log, 10**6, 1, grant_id="g"),
     ("lapse", "ENDED"): lambda pool: _lapse(pool, ended=True),
     ("lapse", "NOT_DUE"): lambda pool: _lapse(pool, ended=False),
     ("open_account", "STALE"): _stale_number,
@@ -420,6 +448,16 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("submit_reply", "ABORTED"): lambda pool: _faulted_twice(pool, pool.reply),
     ("submit_reply", "ALREADY_SUBMITTED"): lambda pool: _again(pool, with_reply=True),
     ("submit_reply", "NOT_FOUND"): lambda pool: _expired(pool, with_reply=True),
+    ("transfer", "EDUCATION"): lambda pool: _gives(pool, education="1"),
+    ("transfer", "FLAGGED"): lambda pool: _gives(pool, flagged="1"),
+    ("transfer", "KEY_CONFLICT"): _gives_twice,
+    ("transfer", "NO_ACCOUNT"): _gone_giver,
+    ("transfer", "NO_RECIPIENT"): lambda pool: transfer(
+        pool.log, pool.limits, pool.client, Target(10**6), 1
+    ),
+    ("transfer", "SHORT"): lambda pool: _gives(pool, 10**9),
+    ("transfer", "SUSPICIOUS"): lambda pool: _gives(pool, suspicious="5"),
+    ("transfer", "TOO_FAST"): _gives_back,
 }
 
 
