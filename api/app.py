@@ -41,12 +41,14 @@ from api.wait import Drain, Watches
 from api.worker_messages import MessageRoute, MessagesRoute
 from api.workers import Directory, WorkerByName, WorkerRoute, WorkersRoute
 from handlers.accounts import Accounts
+from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
 from handlers.errors import RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.moderation import Moderation
 from handlers.modes import Modes
+from handlers.passkeys import Passkeys
 from handlers.pop import Workers
 from handlers.reference import Reference
 from handlers.timeouts import Timeouts
@@ -76,6 +78,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     gate: Gate
     models: Models
     reference: Reference
+    tariff: Tariff
     moderation: Moderation
     secret: str
     """Under which operation fingerprints are kept."""
@@ -85,6 +88,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     guard: MemoryGuard
     schemas: SchemaPool
     callers: Callers
+    passkeys: Passkeys
     limiter: Limiter | None
     """None: nobody is limited."""
     timeouts: Timeouts
@@ -115,7 +119,7 @@ def create_app(parts: Parts) -> App:
     errors.install(app)
     if parts.limiter is not None:
         app.add_middleware(parts.limiter)
-    log, limits, accounts = parts.log, parts.limits, parts.accounts
+    log, limits, accounts, tariff = parts.log, parts.limits, parts.accounts, parts.tariff
     reader, text_reader = (
         StatusReader(
             family,
@@ -142,7 +146,7 @@ def create_app(parts: Parts) -> App:
             parts.gate,
             parts.models,
             parts.moderation,
-            parts.reference,
+            tariff,
             parts.availability,
             secret=parts.secret,
             admission=parts.chat_admission,
@@ -154,7 +158,15 @@ def create_app(parts: Parts) -> App:
     )
     app.add_route(
         "/v2/generate/chat/status/{request_id}",
-        ChatStatus(log, limits, reader, parts.watches, parts.drain, wait_limit=parts.wait_limit),
+        ChatStatus(
+            log,
+            limits,
+            tariff,
+            reader,
+            parts.watches,
+            parts.drain,
+            wait_limit=parts.wait_limit,
+        ),
     )
     app.add_route(
         "/v2/generate/text/async",
@@ -163,7 +175,7 @@ def create_app(parts: Parts) -> App:
             limits,
             parts.gate,
             parts.moderation,
-            parts.reference,
+            tariff,
             parts.availability,
             **asked,
         ),
@@ -171,7 +183,13 @@ def create_app(parts: Parts) -> App:
     app.add_route(
         "/v2/generate/text/status/{request_id}",
         TextStatus(
-            log, limits, text_reader, parts.watches, parts.drain, wait_limit=parts.wait_limit
+            log,
+            limits,
+            tariff,
+            text_reader,
+            parts.watches,
+            parts.drain,
+            wait_limit=parts.wait_limit,
         ),
     )
     app.add_route(
@@ -186,6 +204,7 @@ def create_app(parts: Parts) -> App:
             parts.workers,
             parts.matcher,
             parts.rules,
+            tariff,
             parts.callers,
             parts.timeouts,
             parts.messages,
@@ -196,7 +215,7 @@ def create_app(parts: Parts) -> App:
     )
     app.add_route(
         "/v2/generate/text/submit",
-        Submit(log, limits, accounts, parts.schemas, parts.reference, **worked),
+        Submit(log, limits, accounts, parts.schemas, parts.reference, tariff, **worked),
     )
     app.add_route("/v2/generate/text/progress", Progress(log, limits, accounts, **worked))
     operated = {"bodies": Bodies(seconds=parts.body_seconds, pace=pace)}

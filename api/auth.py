@@ -35,6 +35,14 @@ async def account(req: falcon.asgi.Request, accounts: Accounts) -> Account:
     return await of(key(req), accounts)
 
 
+async def payer(req: falcon.asgi.Request, accounts: Accounts) -> Account:
+    """The account whose kudos the caller spends, perhaps with a shared key; raise InvalidAPIKey."""
+    sent = key(req)
+    if not sent or len(sent) > LONGEST_KEY:
+        raise InvalidAPIKey
+    return await accounts.payer(sent)
+
+
 async def of(sent: str, accounts: Accounts) -> Account:
     """The account of a key that was sent; raise InvalidAPIKey."""
     if not sent or len(sent) > LONGEST_KEY:

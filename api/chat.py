@@ -22,6 +22,7 @@ from handlers.admission import Operation
 from handlers.chat import context, fingerprint, payload, pricing, request, submission
 from handlers.chat.body import ChatRequest, Message
 from handlers.chat.flatten import flatten
+from handlers.chat.pricing import Tariff
 from handlers.errors import (
     ChatAdmissionDisabled,
     ChatImageStorageUnavailable,
@@ -30,7 +31,6 @@ from handlers.errors import (
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.moderation import Moderation
-from handlers.reference import Reference
 from handlers.submit import Receipt, repeated, submit
 
 _encode = msgspec.json.Encoder().encode
@@ -68,7 +68,7 @@ class ChatAsync:
         gate: Gate,
         models: Models,
         moderation: Moderation,
-        reference: Reference,
+        tariff: Tariff,
         availability: Availability,
         *,
         secret: str,
@@ -84,7 +84,7 @@ class ChatAsync:
         self._gate = gate
         self._models = models
         self._moderation = moderation
-        self._reference = reference
+        self._tariff = tariff
         self._availability = availability
         self._secret = secret
         self._admission = admission
@@ -129,7 +129,9 @@ class ChatAsync:
         new = submission.new_request(
             asked, fitted, kudos=kudos, client_agent=client_agent(req), operation=operation
         )
-        receipt = await submit(self._log, self._limits, account, new, self._gate.settled)
+        receipt = await submit(
+            self._log, self._limits, self._tariff, account, new, self._gate.settled
+        )
         if receipt.repeated:
             resp.data = _repeated(receipt)
             return
@@ -150,7 +152,7 @@ class ChatAsync:
         kudos = pricing.quote(
             fitted.max_length,
             fitted.max_context_length,
-            size=pricing.quoted_size(asked.models, self._reference),
+            size=self._tariff.quoted_size(asked.models),
             images=fitted.images,
         )
         cap = asked.horde.max_kudos

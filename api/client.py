@@ -7,9 +7,8 @@ and never written anywhere as they are: Redis gets an HMAC.
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from handlers.log import Log
 LOCAL = "127.0.0.1"
 _CALLER = "caller"
 WHITELISTED_SECONDS = 86_400
+_WHITELISTED = frozenset(("trusted", "education", "service"))
 _KEPT_SECONDS = 5.0
 _KEPT = 10_000
 
@@ -41,9 +41,10 @@ class Callers:
     that peer added. What stands before it came from outside, and may be anything.
     """
 
-    def __init__(self, *, forwarded: Ranges, passkeys: Sequence[str]) -> None:
+    def __init__(self, *, forwarded: Ranges, passkeys: Callable[[str], bool]) -> None:
+        """`passkeys`: whether it is one that a proxy may name its clients with."""
         self._forwarded = forwarded
-        self._passkeys = [passkey.encode() for passkey in passkeys]
+        self._passkeys = passkeys
         self._peer = lru_cache(_KEPT)(self._look_up)
 
     def remote(self, req: falcon.asgi.Request) -> str:
@@ -73,15 +74,11 @@ class Callers:
 
     def _find(self, req: falcon.asgi.Request) -> Caller:
         named = req.get_header("proxied-for")
-        if named is not None and self._known(req.get_header("proxy-authorization")):
+        if named is not None and self._passkeys(req.get_header("proxy-authorization") or ""):
             address = address_of(named.strip())
             if address is not None:
                 return Caller(address, proxied=True)
         return Caller(self.remote(req), proxied=False)
-
-    def _known(self, passkey: str | None) -> bool:
-        sent = (passkey or "").encode()
-        return any(hmac.compare_digest(sent, known) for known in self._passkeys)
 
     def _look_up(self, peer: str) -> tuple[str, bool]:
         address = address_of(peer) or LOCAL
@@ -90,7 +87,7 @@ class Callers:
 
 class Whitelist:
     """Addresses with wider budgets: those of the settings, and for a day after each of their calls
-    those from which trusted users generate.
+    those from which accounts generate that are trusted, of education or a service's.
 
     All processes share the latter; what one has read it keeps for some seconds.
     """
@@ -107,7 +104,7 @@ class Whitelist:
         return address in self._always
 
     async def earned(self, address: str) -> bool:
-        """Whether a trusted user generated from an address; raise RedisUnavailable."""
+        """Whether such an account generated from an address; raise RedisUnavailable."""
         known = self._known(address)
         if known is None:
             known = await self._log.read("EXISTS", self._key(address)) == 1
@@ -115,11 +112,13 @@ class Whitelist:
         return known
 
     async def called(self, caller: Caller, account: Account) -> None:
-        """An account generates from here: whitelist the address of a trusted one that calls itself.
+        """An account generates from here: whitelist the address of one that calls itself.
 
-        A front's clients are not its account. Raise RedisUnavailable.
+        A front's clients are not its account, and who was given a shared key is not, either. Raise
+        RedisUnavailable.
         """
-        if account.trusted and not caller.proxied and not self._known(caller.address):
+        itself = account.shared_key is None and not caller.proxied
+        if itself and account.roles & _WHITELISTED and not self._known(caller.address):
             key = self._key(caller.address)
             await self._log.read("SET", key, "1", "EX", WHITELISTED_SECONDS)
             self._keep(caller.address, listed=True)

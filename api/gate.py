@@ -16,6 +16,7 @@ from handlers.errors import MaintenanceMode
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.modes import Modes
+from handlers.shared_keys import check_expiry
 from handlers.timeouts import Timeouts
 
 AGENT_HEADER = "client-agent"
@@ -51,10 +52,13 @@ class Gate:
         """Whether the settler came to some heads, for the submit that follows."""
 
     async def enter(self, req: falcon.asgi.Request) -> Account:
-        """Maintenance, then authentication. Raise MaintenanceMode, BadRequest, InvalidAPIKey."""
+        """Maintenance, then authentication, by a shared key too. Raise MaintenanceMode, BadRequest,
+        InvalidAPIKey, SharedKeyExpired."""
         if (await self._modes.current()).maintenance:
             raise MaintenanceMode
-        account = await auth.account(req, self._accounts)
+        account = await auth.payer(req, self._accounts)
+        if account.shared_key is not None and account.shared_key.expiry_ms:
+            check_expiry(account, await self._log.now_ms(self._log.keys.of_account(account.id)))
         await self._whitelist.called(self._callers.caller(req), account)
         return account
 

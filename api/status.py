@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 from api.availability import Availability, Queue
 from api.clock import Clock
 from events import faults
-from events.base import Position
+from events.base import KUDOS, Position
 from events.types import Adjustment
 from handlers.chat import estimate
 from handlers.errors import (
@@ -94,6 +94,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     wait_time: int  # seconds
     queue_position: int
     kudos: float
+    """Charged so far."""
     is_possible: bool
     eligible_workers: int
     eligible_worker_threads: int
@@ -428,7 +429,7 @@ def _standing(row: StatusRow, outlook: _Outlook, message: str | UnsetType) -> di
         "faulted": row.faulted,
         "wait_time": outlook.wait_time,
         "queue_position": outlook.queue_position,
-        "kudos": 0.0,
+        "kudos": row.charged / KUDOS,
         "is_possible": outlook.is_possible,
         "eligible_workers": outlook.workers,
         "eligible_worker_threads": outlook.threads,

@@ -12,6 +12,7 @@ from api.errors import JSON
 from api.ids import canonical
 from api.status import Reading, Status, StatusReader
 from handlers.cancel import cancel
+from handlers.chat.pricing import Tariff
 from handlers.errors import (
     DatabaseUnavailable,
     ReadModelBehind,
@@ -34,6 +35,7 @@ class StatusRoute:
         self,
         log: Log,
         limits: Limits,
+        tariff: Tariff,
         reader: StatusReader,
         watches: wait.Watches,
         drain: wait.Drain,
@@ -42,6 +44,7 @@ class StatusRoute:
     ) -> None:
         self._log = log
         self._limits = limits
+        self._tariff = tariff
         self._reader = reader
         self._watches = watches
         self._drain = drain
@@ -78,7 +81,7 @@ class StatusRoute:
             if reading.position is None:  # asking Redis once more would take as long again
                 raise RedisUnavailable
             _answer(resp, reading.status)
-        await cancel(self._log, self._limits, id_)
+        await cancel(self._log, self._limits, self._tariff, id_)
         if unread is not None:
             raise unread
 

@@ -20,12 +20,13 @@ from api.ids import canonical
 from api.matcher import Matcher, Outcome
 from api.worker_messages import ShownMessage, shown
 from events import faults
-from events.base import Position
+from events.base import KUDOS, Position
 from events.types import Declaration
 from handlers import metrics, plausibility
 from handlers import reply as replies
 from handlers.accounts import Account, Accounts
 from handlers.chat import declaration, documents, payload, reply, verification
+from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
 from handlers.decoy import Decoys
 from handlers.errors import (
@@ -97,6 +98,7 @@ class Pop:
         workers: Workers,
         matcher: Matcher,
         rules: Rules,
+        tariff: Tariff,
         callers: Callers,
         timeouts: Timeouts,
         messages: Messages,
@@ -112,6 +114,7 @@ class Pop:
         self._decoys = Decoys(log, limits)
         self._matcher = matcher
         self._rules = rules
+        self._tariff = tariff
         self._callers = callers
         self._timeouts = timeouts
         self._messages = messages
@@ -133,7 +136,9 @@ class Pop:
         offer = self._offer(declared, self._workers.speed(declared.name), owner.trusted)
         shelf = self._matcher.shelf(offer)
         shelf.prepare()
-        worker = await self._workers.check_in(owner, declared.name, declared.declaration)
+        worker = await self._workers.check_in(
+            owner, declared.name, declared.declaration, reward=self._reward(declared)
+        )
         # Before it holds a job that could be lost:
         told = await self._messages.of(worker.id)
         await self._addresses.note(worker.id, address)
@@ -159,6 +164,14 @@ class Pop:
 
     def _offer(self, declared: _Declared, speed: float | None, trusted: bool) -> Offer:
         return declared.offer.by(declared.models, self._rules, speed, trusted=trusted)
+
+    def _reward(self, declared: _Declared) -> int:
+        """10^-4 kudos for a stretch of such a worker's uptime."""
+        return self._tariff.uptime(
+            declared.models,
+            declared.declaration.max_context_length,
+            validated=declared.offer.validated,
+        )
 
     def _seen(self, worker: Worker, declared: _Declared) -> SeenWorker:
         return SeenWorker(
@@ -198,6 +211,7 @@ class Pop:
                 candidate.request_id,
                 model,
                 overrun,
+                validated=declared.offer.validated,
             )
 
         if count == 1:
@@ -217,7 +231,9 @@ class Pop:
     ) -> Hand | None:
         chat, models = candidate.wanted.chat, candidate.wanted.models
         model = models[0] if chat else declared.chosen(models)
-        job = await self._decoys.give(worker, candidate.request_id, model)
+        job = await self._decoys.give(
+            worker, candidate.request_id, model, validated=declared.offer.validated
+        )
         return None if job is None else Hand((job,), chat, decoy=True)
 
     def _overrun(self, worker: Worker, max_length: int) -> Overrun | None:
@@ -324,6 +340,13 @@ def _popped(outcome: Outcome[Hand], messages: list[ShownMessage]) -> Popped:
     )
 
 
+class Rewarded(msgspec.Struct, frozen=True):
+    """The body of a submit's answer."""
+
+    reward: float
+    """Kudos for the worker's owner, of which a part may wait until it is trusted."""
+
+
 class Submit:
     """`POST /v2/generate/text/submit`."""
 
@@ -334,6 +357,7 @@ class Submit:
         accounts: Accounts,
         schemas: SchemaPool,
         reference: Reference,
+        tariff: Tariff,
         *,
         bodies: Bodies,
     ) -> None:
@@ -342,6 +366,7 @@ class Submit:
         self._accounts = accounts
         self._schemas = schemas
         self._reference = reference
+        self._tariff = tariff
         self._bodies = bodies
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
@@ -356,17 +381,18 @@ class Submit:
         job = await replies.held(self._log, generation_id)
         account = await auth.of(key, self._accounts)
         job.check_owner(account)
+        reward = 0
         try:
             if submit.faulted:
                 await self._give_up(submit, job, account)
             else:
-                await self._deliver(submit, generated, job)
+                reward = await self._deliver(submit, generated, job)
         except DuplicateGen:
             # To a worker that goes out of service it is no fault (text_path_reference.md 6.2).
             if not await in_maintenance(self._log, job.worker_id):
                 raise
         resp.content_type = JSON
-        resp.data = b'{"reward":0.0}'  # replies have no price yet
+        resp.data = _encode(Rewarded(reward / KUDOS))
 
     async def _give_up(self, submit: reply.Submit, job: replies.Held, account: Account) -> None:
         if not job.chat:
@@ -383,7 +409,8 @@ class Submit:
 
     async def _deliver(
         self, submit: reply.Submit, generated: text_reply.Generated | None, job: replies.Held
-    ) -> None:
+    ) -> int:
+        """Store the reply; return what it earns, 10^-4 kudos."""
         # Before the reply is looked at: one that came too late is refused as that.
         if job.state == "finished":
             raise DuplicateGen
@@ -400,14 +427,16 @@ class Submit:
             raise ChatSubmitInvalid(NO_MESSAGE)
         else:
             stored = text_reply.reply(submit, generated)
-        await replies.submit_reply(
+        stored_reply = await replies.submit_reply(
             self._log,
             self._limits,
+            self._tariff,
             job,
             stored,
             believable=plausibility.believable(self._reference, job.model, trusted=job.trusted),
             dropped_tool_calls=dropped,
         )
+        return stored_reply.reward
 
     async def _verified(self, submit: reply.Submit, job: replies.Held) -> tuple[replies.Reply, int]:
         """The reply of a chat job, and how many of its calls were dropped."""

@@ -21,11 +21,11 @@ from handlers.accounts import Accounts
 from handlers.chat import pricing
 from handlers.chat.context import SizedPrompt, fit_prompt
 from handlers.chat.flatten import estimate_tokens
+from handlers.chat.pricing import Tariff
 from handlers.errors import RequestNotFound, WrongCredentials
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.moderation import Moderation
-from handlers.reference import Reference
 from handlers.submit import submit
 from handlers.text import request, submission
 from handlers.text.payload import Params
@@ -61,7 +61,7 @@ class TextAsync:
         limits: Limits,
         gate: Gate,
         moderation: Moderation,
-        reference: Reference,
+        tariff: Tariff,
         availability: Availability,
         *,
         bodies: Bodies,
@@ -70,7 +70,7 @@ class TextAsync:
         self._limits = limits
         self._gate = gate
         self._moderation = moderation
-        self._reference = reference
+        self._tariff = tariff
         self._availability = availability
         self._bodies = bodies
 
@@ -82,11 +82,11 @@ class TextAsync:
         auth.key(req)
         sized = await self._sized(asked)
         account = await self._gate.enter(req)
-        request.check_proxy(asked)
-        request.check_image_count(asked, trusted=account.trusted)
+        request.check_proxy(asked, service=account.service)
+        request.check_image_count(asked, trusted=account.vouched)
         request.check_prompt(asked)
         request.check_workers(asked.workers, await self._existing(asked.workers))
-        request.check_batching(asked, trusted=account.trusted)
+        request.check_batching(asked, trusted=account.vouched)
         await self._gate.check(req, account, asked.params.n, asked.models)
         prompt = await self._moderation.prompt(asked.prompt, asked.models, flagged=account.flagged)
         request.check_params(submission.sized_params(asked, sized))
@@ -99,7 +99,9 @@ class TextAsync:
         new = submission.new_request(
             asked, prompt, sized, kudos=kudos, client_agent=client_agent(req)
         )
-        receipt = await submit(self._log, self._limits, account, new, self._gate.settled)
+        receipt = await submit(
+            self._log, self._limits, self._tariff, account, new, self._gate.settled
+        )
         ttl = self._limits.request_ttl
         resp.status = falcon.HTTP_202
         resp.data = _encode(
@@ -128,7 +130,7 @@ class TextAsync:
             asked.params.max_length,
             sized.max_context_length,
             asked.params.n,
-            size=pricing.quoted_size(asked.models, self._reference),
+            size=self._tariff.quoted_size(asked.models),
         )
 
 

@@ -3,8 +3,9 @@
 Decisions where the specification is open:
 
 * A name filters the list if it is the whole name, in either case of its letters.
-* What no part of the service records yet is left out: kudos, contacts. There are no teams: `team`
-  in a change is refused.
+* Contacts are left out: they are their account's. There are no teams: `team` in a change is
+  refused.
+* What a worker earned nothing by is null, as its clients know it.
 * `suspicious` counts the replies of a worker that came faster than can be believed.
 * The address is the one that the worker came from last, and is forgotten after a day.
 * A worker that holds a job cannot be deleted.
@@ -18,6 +19,7 @@ from typing import Annotated, NamedTuple
 import falcon.asgi
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from api import auth, query
 from api.body import Bodies
@@ -27,6 +29,7 @@ from api.ids import canonical
 from api.kept import Kept
 from api.worker_messages import ShownMessage
 from api.worker_messages import shown as shown_message
+from events.base import KUDOS
 from handlers.accounts import Accounts, Person, people
 from handlers.chat import documents
 from handlers.chat.declaration import MAX_NAME
@@ -54,7 +57,7 @@ class Team(msgspec.Struct, frozen=True):
 
 
 class KudosDetails(msgspec.Struct, frozen=True):
-    """What the worker earned by what. Not recorded: null."""
+    """What the worker earned by what; null: nothing."""
 
     generated: float | None = None
     uptime: float | None = None
@@ -88,7 +91,9 @@ class ShownWorker(msgspec.Struct, frozen=True, kw_only=True):
     uncompleted_jobs: int
     nonconformant_replies: int
     """Jobs that ended on a reply that broke its request's contract."""
-    kudos_details: KudosDetails = KudosDetails()
+    kudos_rewards: float
+    """What its owner was paid for it, what waits until the owner is trusted included."""
+    kudos_details: KudosDetails
     performance: str
     """Tokens a second, in words."""
     threads: int
@@ -107,11 +112,11 @@ class ShownWorker(msgspec.Struct, frozen=True, kw_only=True):
     accepts_prompt_jobs: bool
     chat: ShownChat | UnsetType = UNSET
     owner: str | UnsetType = UNSET
-    """For moderators, as `name#id`."""
+    """As `name#id`: for moderators, and for everyone where the owner shows its workers."""
     paused: bool | UnsetType = UNSET
     """For moderators."""
     messages: list[ShownMessage] | UnsetType = UNSET
-    """What it is told with its pops. For moderators."""
+    """What it is told with its pops: told to those who are told its owner."""
     suspicious: int | UnsetType = UNSET
     """Replies that came faster than can be believed. For moderators."""
     ipaddr: str | UnsetType = UNSET
@@ -230,16 +235,21 @@ class Directory:
         self, found: Sequence[WorkerRow], since_ms: int, *, moderator: bool
     ) -> list[ShownWorker]:
         owners = await people(self._log, {row.user_id for row in found})
-        shown = [_public(row, owners[row.user_id], since_ms) for row in found]
+        shown = []
+        for row in found:
+            owner = owners[row.user_id]
+            public = _public(row, owner, since_ms)
+            if moderator or owner.public:
+                messages = list(map(shown_message, await self._messages.of(row.id)))
+                public = replace(public, owner=owner.username, messages=messages)
+            shown.append(public)
         if not moderator:
             return shown
         addresses = await self._addresses.of([row.id for row in found])
         return [
-            msgspec.structs.replace(
+            replace(
                 public,
-                owner=owners[row.user_id].username,
                 paused=row.paused,
-                messages=list(map(shown_message, await self._messages.of(row.id))),
                 suspicious=row.implausible,
                 ipaddr=addresses.get(row.id, UNSET),
             )
@@ -255,6 +265,8 @@ def _public(row: WorkerRow, owner: Person, since_ms: int) -> ShownWorker:
         requests_fulfilled=row.fulfilments,
         uncompleted_jobs=row.uncompleted_jobs,
         nonconformant_replies=row.nonconformant_replies,
+        kudos_rewards=(row.generated + row.uptime_kudos) / KUDOS,
+        kudos_details=KudosDetails(row.generated / KUDOS or None, row.uptime_kudos / KUDOS or None),
         performance=f"{row.speed or BASELINE_SPEED:.1f} tokens per second",
         threads=row.threads,
         uptime=row.uptime_ms // 1000,

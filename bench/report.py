@@ -15,7 +15,7 @@ from bench.rig import Result
 
 CYCLE_ROLES = (
     *("web", "valkey", "postgres", "projector_status", "projector_eligibility"),
-    *("projector_statistics", "settler", "janitor"),
+    *("projector_statistics", "projector_accounts", "settler", "janitor"),
 )
 """Whose CPU is the cost of a job. `up` (it passes log lines on) is shown beside it."""
 

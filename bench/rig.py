@@ -113,7 +113,7 @@ def folder() -> Iterator[Path]:
 @contextlib.contextmanager
 def ceilings(where: Path) -> Iterator[tuple[Target, Target]]:
     """The two small apps, each a web server of its own, the second with a Valkey of its own."""
-    service = valkey.service(where / "ceiling", free_port())
+    service = valkey.service(where / "ceiling", free_port(), socket=True)
     with running(service, where / "ceiling.log") as valkey_, contextlib.ExitStack() as stack:
         hello_port, hello = stack.enter_context(_app("hello", where))
         store_port, store = stack.enter_context(_app("store", where, service.url))

@@ -54,7 +54,7 @@ def validate(raw: bytes, reference: Reference) -> object:
     asked = request.read(raw)
     fitted = context.fit(asked, _BOUND)
     request.check_params(asked, fitted.max_context_length)
-    size = pricing.quoted_size(asked.models, reference)
+    size = pricing.Tariff(reference).quoted_size(asked.models)
     kudos = pricing.quote(fitted.max_length, fitted.max_context_length, size=size)
     return submission.new_request(asked, fitted, kudos=kudos, client_agent=b"bench:1:bench")
 

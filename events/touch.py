@@ -85,10 +85,11 @@ def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR09
             return opened
         case types.Admitted():
             admitted: Touched = {
+                **_shared(keys, event.shared_key),
                 "account": keys.account(event.user_id),
                 "clearing": keys.clearing(partition),
                 "due_admission": keys.due(partition, "admission"),
-            } | _shared(keys, event.shared_key)
+            }
             if event.operation_key:
                 admitted["claim"] = keys.claim(event.user_id, event.operation_key)
             return admitted

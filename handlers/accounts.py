@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import secrets
+import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from typing import Literal, NamedTuple
@@ -33,7 +34,8 @@ FLOORS: dict[Kind, int] = {
 """The least that a balance may be, 10^-4 kudos (text_path_reference.md 7.5): below it, it is
 lifted."""
 
-_FIELDS = ("name", "key", "concurrency", "trusted_ms", *ROLES)
+_FIELDS = ("name", "key", "concurrency", "trusted_ms", "worker_invited", *ROLES)
+_KEY_FIELDS = ("user", "kudos", "expiry_ms", "max_text_tokens")
 
 
 class SharedKey(NamedTuple):
@@ -65,13 +67,16 @@ class Account(NamedTuple):
     """All that it has of events/roles.py, the three above too."""
 
     concurrency: int = 0
-    """Jobs of its own that may wait at once; 0: as many as the settings say."""
+    """Jobs of its own that may wait at once; 0: as many as the settings say, -1: none."""
 
     trusted_ms: int = 0
     """Since when it is trusted, Redis clock; 0: since ever, or not at all."""
 
     shared_key: SharedKey | None = None
     """With which it is called, where that is not its own key."""
+
+    worker_invited: int = 0
+    """Workers that it may have where that is more than trusted accounts may."""
 
     @property
     def username(self) -> str:
@@ -82,6 +87,16 @@ class Account(NamedTuple):
     def anonymous(self) -> bool:
         """Whether it is the account of everyone who has none."""
         return self.id == ANONYMOUS_ID
+
+    @property
+    def service(self) -> bool:
+        """Whether it calls for people of its own."""
+        return "service" in self.roles
+
+    @property
+    def vouched(self) -> bool:
+        """Whether a moderator or a patronage speaks for it."""
+        return self.trusted or "patron" in self.roles
 
     @property
     def progress_key(self) -> str:
@@ -178,16 +193,20 @@ class Person(NamedTuple):
 
     username: str  # the unique alias, `name#id`
     flagged: bool
+    public: bool  # everyone is told which workers are its own
 
 
 async def people(log: Log, user_ids: Collection[int]) -> dict[int, Person]:
     """Those accounts, by number. Raise RedisUnavailable."""
     found = await asyncio.gather(
-        *(log.read("HMGET", log.keys.account(each), "name", "flagged") for each in user_ids)
+        *(
+            log.read("HMGET", log.keys.account(each), "name", "flagged", "public_workers")
+            for each in user_ids
+        )
     )
     return {
-        user_id: Person(f"{(name or b'').decode()}#{user_id}", flagged == b"1")
-        for user_id, (name, flagged) in zip(user_ids, found, strict=True)
+        user_id: Person(f"{(name or b'').decode()}#{user_id}", flagged == b"1", public == b"1")
+        for user_id, (name, flagged, public) in zip(user_ids, found, strict=True)
     }
 
 
@@ -215,6 +234,21 @@ class Accounts:
             self._cache.popitem(last=False)
         return account
 
+    async def payer(self, api_key: str) -> Account:
+        """The account whose kudos are spent with `api_key`, its own one or a shared one; raise
+        InvalidAPIKey.
+
+        Of a shared key nothing is remembered: what may be spent with it changes with each request.
+        """
+        shared_key = await self._shared(api_key)
+        if shared_key is None:
+            return await self.find(api_key)
+        user_id, found = shared_key
+        account = await self._account(user_id)
+        if account is None:  # deleted since, and its keys with it
+            raise InvalidAPIKey
+        return account._replace(shared_key=found)
+
     def progress_key(self, api_key: str) -> str:
         """What the stream lease keeps of this key, whoever it may belong to."""
         return _progress_key(digest_of(self._secret, api_key))
@@ -229,21 +263,39 @@ class Accounts:
             if claim is None:
                 raise InvalidAPIKey
             user_id = int(claim)
-        fields = await self._log.read("HMGET", keys.account(user_id), *_FIELDS)
-        name, key, concurrency, trusted_ms, *held = fields
-        if name is None or (user_id != ANONYMOUS_ID and key.decode() != digest):
+        account = await self._account(user_id)
+        if account is None or (user_id != ANONYMOUS_ID and account.digest != digest):
             raise InvalidAPIKey
-        roles = frozenset(
-            role for role, value in zip(ROLES, held, strict=True) if value == b"1"
-        )
+        return account
+
+    async def _shared(self, api_key: str) -> tuple[int, SharedKey] | None:
+        """The shared key that this is, and whose; None where it is none."""
+        try:
+            id_ = str(uuid.UUID(api_key))
+        except ValueError:
+            return None
+        fields = await self._log.read("HMGET", self._log.keys.shared_key(id_), *_KEY_FIELDS)
+        if fields[0] is None:
+            return None
+        user_id, kudos, expiry_ms, max_text_tokens = map(int, fields)
+        return user_id, SharedKey(id_, kudos, expiry_ms, max_text_tokens)
+
+    async def _account(self, user_id: int) -> Account | None:
+        """The account of that number; None where there is none (any more)."""
+        fields = await self._log.read("HMGET", self._log.keys.account(user_id), *_FIELDS)
+        name, key, concurrency, trusted_ms, invited, *held = fields
+        if name is None:
+            return None
+        roles = frozenset(role for role, value in zip(ROLES, held, strict=True) if value == b"1")
         return Account(
             user_id,
             name.decode(),
             "trusted" in roles,
             "moderator" in roles,
-            digest,
+            key.decode() or digest_of(self._secret, ANONYMOUS_KEY),
             "flagged" in roles,
             roles,
             int(concurrency or 0),
             int(trusted_ms or 0),
+            worker_invited=int(invited or 0),
         )

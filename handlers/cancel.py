@@ -6,7 +6,8 @@ Both name the generations that they read.
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypedDict
 
 import structlog
 
@@ -14,6 +15,8 @@ from events import codec
 from events.base import Position
 from events.keys import Keys
 from events.types import Cancelled, Expired
+from handlers.chat import pricing
+from handlers.chat.pricing import Tariff, Terms
 from handlers.errors import RedisUnavailable, RequestNotFound
 from handlers.limits import Limits
 from handlers.log import Log, Refusal
@@ -60,16 +63,67 @@ async def _jobs(log: Log, request_id: str) -> _Jobs:
     return _Jobs(tuple(text.split(",")) if text else (), tuple(decoy.decode() for decoy in decoys))
 
 
-async def cancel(log: Log, limits: Limits, request_id: str, cause: str = "client") -> Ended:
+class _Owed(TypedDict, total=False):
+    workers: tuple[str, ...]
+    owners: tuple[int, ...]
+    trusted: tuple[int, ...]
+    rates: tuple[str, ...]
+    burn: int
+
+
+async def _owed(log: Log, tariff: Tariff, generations: Sequence[str]) -> _Owed:
+    """To whom the output of these jobs is owed, and at which rate. Nothing that is read here ever
+    changes."""
+    if not generations:
+        return {}
+    found = await asyncio.gather(
+        *(
+            log.read(
+                "HMGET",
+                log.keys.generation(generation_id),
+                "worker",
+                "owner",
+                "trusted",
+                "model",
+                "prompt_tokens",
+                "targeted",
+                "validated",
+            )
+            for generation_id in generations
+        )
+    )
+    # Of an id that was given back before it was a job, or is gone by now, nothing is owed.
+    told = [[(each or b"0").decode() for each in fields] for fields in found]
+    rates = [
+        tariff.rate(
+            Terms(model, int(prompt_tokens), targeted == "1", validated == "1", trusted == "1")
+        )
+        for _, _, trusted, model, prompt_tokens, targeted, validated in told
+    ]
+    return {
+        "workers": tuple(worker for worker, *_ in told),
+        "owners": tuple(int(owner) for _, owner, *_ in told),
+        "trusted": tuple(int(trusted) for _, _, trusted, *_ in told),
+        "rates": tuple(map(str, rates)),
+        "burn": pricing.BURN,
+    }
+
+
+async def cancel(
+    log: Log, limits: Limits, tariff: Tariff | None, request_id: str, cause: str = "client"
+) -> Ended:
     """Hand out no more jobs of the request.
 
-    A client's cancel ends in-flight jobs of a streamed request too; with the cause `maintenance`
-    they go on, and a request of which nothing waits is left alone. Raise RequestNotFound. Repeating
-    it changes nothing (spec, Structured submit; Streaming progress; Completion signal).
+    A client's cancel ends in-flight jobs of a streamed request too, and what they posted is paid by
+    the tariff; with the cause `maintenance` they go on (so no tariff is asked), and a request of
+    which nothing waits is left alone. Raise RequestNotFound. Repeating it changes nothing (spec,
+    Structured submit; Streaming progress; Pricing; Completion signal).
     """
     partition = log.keys.of(request_id)
     for _ in range(TRIES):
         jobs = await _jobs(log, request_id)
+        owed = await _owed(log, tariff, jobs.generations) if tariff else {}
+        event = Cancelled(request_id=request_id, generations=jobs.generations, cause=cause, **owed)
         try:
             position, _, done, changed = await log.run(
                 "cancel",
@@ -84,9 +138,7 @@ async def cancel(log: Log, limits: Limits, request_id: str, cause: str = "client
                     "generations": ",".join(jobs.generations),
                     "stream_ttl": limits.progress_stream_ttl,
                     "cause": cause,
-                    "event": codec.encode(
-                        Cancelled(request_id=request_id, generations=jobs.generations, cause=cause)
-                    ),
+                    "event": codec.encode(event),
                 },
             )
         except Refusal as refusal:

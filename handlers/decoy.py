@@ -39,7 +39,9 @@ class Decoys:
             self._had.popitem(last=False)
         return had
 
-    async def give(self, worker: Worker, request_id: str, model: str) -> Assignment | None:
+    async def give(
+        self, worker: Worker, request_id: str, model: str, *, validated: bool = False
+    ) -> Assignment | None:
         """Hand the worker a decoy of the request; None where it had one, or nothing waits.
 
         Raise RedisUnavailable.
@@ -75,6 +77,7 @@ class Decoys:
                     "kept": limits.content_ttl,
                     "generation_id": generation_id,
                     "most": MOST,
+                    "validated": int(validated),
                 },
             )
         except RedisUnavailable:

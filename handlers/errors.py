@@ -255,6 +255,37 @@ class NoHordeModSelected(Refused):
     """Name a mode to change."""
 
 
+class NotPrivileged(Refused):
+    """Only accounts of services have a passkey for their proxies."""
+
+
+class Forbidden(Refused):
+    """This is not yours to do."""
+
+
+class AnonForbidden(Refused):
+    """Anonymous cannot do this: register an account."""
+
+
+class AnonForbiddenUserMod(Refused):
+    """The anonymous account is everyone's.
+
+    Nothing of it can be changed.
+    """
+
+
+class NoUserModSelected(Refused):
+    """Name something to change of the user."""
+
+
+class NoSharedKeyModSelected(Refused):
+    """Name something to change of the shared key."""
+
+
+class TooLongUserName(Refused):
+    """A user's name has at most 30 characters."""
+
+
 class InvalidPriorityUsername(Refused):
     """A priority username is written name#number."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 
 from events.keys import Due
-from handlers.admission import claimed_by
+from handlers.admission import opened
 from handlers.cancel import expire
 from handlers.limits import Limits
 from handlers.log import Log
@@ -102,12 +102,10 @@ class Janitor:
 
     async def _judge(self, member: str, deadline_ms: int) -> bool | None:
         user_id, request_id = member.split(":", 1)
-        operation_key = await claimed_by(self._log, int(user_id), request_id)
-        if operation_key is None:  # the settler was quicker
+        named = await opened(self._log, int(user_id), request_id)
+        if named is None:  # the settler was quicker
             return False
-        return await abandon(
-            self._log, self._limits, int(user_id), request_id, deadline_ms, operation_key
-        )
+        return await abandon(self._log, self._limits, int(user_id), request_id, deadline_ms, *named)
 
     async def _lapse(self, generation_id: str) -> bool:
         request = await self._log.read("HGET", self._log.keys.generation(generation_id), "request")

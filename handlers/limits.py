@@ -72,11 +72,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Jobs that may wait at once, of all that count together for a request of the account."""
         if account.anonymous:
             return self.anonymous_concurrency
-        return account.concurrency or self.concurrency
+        return max(0, account.concurrency or self.concurrency)
 
     def workers_of(self, account: Account) -> int:
         """Workers that the account may have."""
-        return self.trusted_workers if account.trusted else self.workers
+        if account.trusted:
+            return max(self.trusted_workers, account.worker_invited)
+        return self.workers
 
     def lease_cap_of(self, owner: Account) -> int:
         """Seconds from the assignment that the lease of a job of the owner's workers never passes

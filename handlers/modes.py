@@ -108,6 +108,6 @@ async def _cancel(log: Log, limits: Limits, request_id: str) -> bool:
     if state != b"open" or waiting == b"0":
         return False
     try:
-        return (await cancel(log, limits, request_id, "maintenance")).changed
+        return (await cancel(log, limits, None, request_id, "maintenance")).changed
     except RequestNotFound:  # it expired meanwhile
         return False

@@ -91,10 +91,13 @@ class Workers:
         known = self._known.get(name)
         return None if known is None else known.speed
 
-    async def check_in(self, account: Account, name: str, declaration: Declaration) -> Worker:
+    async def check_in(
+        self, account: Account, name: str, declaration: Declaration, *, reward: int = 0
+    ) -> Worker:
         """Record that a worker is here and what it declares.
 
-        Raise WrongCredentials for another owner's name, and for a new name as `Newcomers.admit`.
+        `reward`, 10^-4 kudos, is its owner's for each stretch of uptime. Raise WrongCredentials
+        for another owner's name, and for a new name as `Newcomers.admit`.
         """
         log = self._log
         data = _declared(declaration)
@@ -128,6 +131,9 @@ class Workers:
                         "window": self._limits.check_in_window,
                         "stale": self._limits.online_window,
                         "new": int(new),
+                        "reward": reward,
+                        "stretch": self._limits.uptime_stretch,
+                        "trusted_ms": account.trusted_ms if account.trusted else 0,
                         "event": codec.encode(event),
                     },
                 )
@@ -189,10 +195,13 @@ async def assign(
     request_id: str,
     model: str,
     overrun: Overrun | None = None,
+    *,
+    validated: bool = False,
 ) -> Assignment | None:
     """Try to give the worker one job of a request; None where it no longer waits.
 
-    `overrun` is given for what is told of, and handed out all the same.
+    `validated`: whether the worker's backend is (text_path_reference.md, 13). `overrun` is given
+    for what is told of, and handed out all the same.
 
     The job is the worker's only when this returns it. A try whose fate is unknown, or whose payload
     is gone, is given back behind the caller's back. Raise RedisUnavailable.
@@ -214,6 +223,7 @@ async def assign(
         lease_cap=cap,
         trusted=worker.owner.trusted,
         over_capacity=0 if overrun is None else overrun.max_length,
+        validated=validated,
     )
     # In the same turn, and so in the same round trip: the content of a request never changes.
     reading = asyncio.ensure_future(

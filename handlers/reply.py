@@ -10,9 +10,11 @@ import structlog
 
 from events import codec, types
 from events.base import Position
+from events.prices import escrow_of
 from events.types import Faulted, SubmittedReply, Usage
 from handlers import metrics
 from handlers.accounts import Account
+from handlers.chat.pricing import BURN, Tariff, Terms
 from handlers.decoy import end_decoy
 from handlers.errors import (
     AbortedGen,
@@ -45,6 +47,16 @@ class Held(NamedTuple):
     """Whether its owner was, when it was assigned."""
     over_capacity: int
     """Tokens that were asked for, where the worker's speed does not finish as many in the lease."""
+    max_length: int
+    """Tokens that its request asks for."""
+    prompt_tokens: int
+    """What its prompt counts as in prices."""
+    targeted: bool
+    """Its request names the workers that may serve it."""
+    validated: bool
+    """The worker's backend is."""
+    shared_key: str
+    """Of the payer, with which its request was submitted; empty for none."""
 
     decoy: bool = False
     """It is no job at all: whatever becomes of it changes nothing (handlers/decoy.py)."""
@@ -53,6 +65,11 @@ class Held(NamedTuple):
         """Raise WrongCredentials unless it is of a worker of the account."""
         if self.owner_id != account.id:
             raise WrongCredentials
+
+    @property
+    def terms(self) -> Terms:
+        """What its price depends on."""
+        return Terms(self.model, self.prompt_tokens, self.targeted, self.validated, self.trusted)
 
 
 class Reply(NamedTuple):
@@ -71,6 +88,16 @@ class Reply(NamedTuple):
     """It has no text and calls nothing."""
 
 
+class Stored(NamedTuple):
+    """A reply was stored."""
+
+    done: bool
+    """Its request is, with it."""
+
+    reward: int
+    """10^-4 kudos for the worker's owner, of which a part may wait for trust."""
+
+
 _HELD = (
     "request",
     "worker",
@@ -83,6 +110,11 @@ _HELD = (
     "assigned_ms",
     "trusted",
     "over_capacity",
+    "max_length",
+    "prompt_tokens",
+    "targeted",
+    "validated",
+    "shared_key",
 )
 
 
@@ -99,10 +131,11 @@ async def held(log: Log, generation_id: str) -> Held:
         decoy = True
     if fields[0] is None or fields[1] is None:  # an id given back before it was a job has no worker
         raise InvalidJobID
-    request, worker, model, owner, state, job_ttl, payer, chat, assigned, trusted, over = (
-        (each or b"0").decode()
-        for each in fields  # the last two are younger than the others
+    # What an older build did not store counts as nothing.
+    request, worker, model, owner, state, job_ttl, payer, chat, assigned, trusted, *younger = (
+        (each or b"0").decode() for each in fields
     )
+    over, max_length, prompt_tokens, targeted, validated, _ = younger
     return Held(
         generation_id,
         request,
@@ -116,6 +149,11 @@ async def held(log: Log, generation_id: str) -> Held:
         int(assigned),
         trusted == "1",
         int(over),
+        int(max_length),
+        int(prompt_tokens),
+        targeted == "1",
+        validated == "1",
+        (fields[-1] or b"").decode(),
         decoy,
     )
 
@@ -131,20 +169,22 @@ def aborted(job: Held) -> AbortedGen:
 async def submit_reply(
     log: Log,
     limits: Limits,
+    tariff: Tariff,
     job: Held,
     reply: Reply,
     *,
     believable: int = 0,
     dropped_tool_calls: int = 0,
-) -> bool:
-    """Store the reply; return whether the request is done with it.
+) -> Stored:
+    """Store the reply, and what it is worth by the tariff.
 
     `believable`: of handlers/plausibility.py. `dropped_tool_calls` is only told. Raise
     InvalidJobID, DuplicateGen or AbortedGen.
     """
+    price = tariff.rate(job.terms).price(reply.characters, job.max_length)
     if job.decoy:
         await _end_decoy(log, job, "finished")
-        return False
+        return Stored(done=False, reward=price)
     keys = log.keys
     partition = keys.of(job.generation_id)
     event = SubmittedReply(
@@ -161,6 +201,11 @@ async def submit_reply(
         seed=reply.seed,
         data=reply.usage,
         believable=believable,
+        price=price,
+        escrow=0 if job.trusted else escrow_of(price),
+        charge=BURN + (price if reply.state == "ok" else 0),
+        burn=BURN,
+        shared_key=job.shared_key,
     )
     try:
         position, _, done = await log.run(
@@ -199,7 +244,7 @@ async def submit_reply(
         )
     if reply.empty:
         metrics.empty_generation(job.model)
-    return done == b"1"
+    return Stored(done=done == b"1", reward=price)
 
 
 async def refuse(log: Log, limits: Limits, job: Held, refusal: Refused) -> None:

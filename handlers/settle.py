@@ -9,8 +9,8 @@ again. It reads no hot state but the fences. A fence that nothing moves for long
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypedDict, TypeGuard
 
 import msgspec
 import structlog
@@ -18,6 +18,8 @@ import structlog
 from events import codec, faults, speed, types
 from events.base import START, Position, Recorded
 from events.keys import Keys, name_hash
+from events.prices import Rate, escrow_of
+from handlers.limits import Limits
 from handlers.log import Log, Refusal
 
 logger = structlog.get_logger()
@@ -46,6 +48,9 @@ Carried = (
     types.WaitingChanged
     | types.Released
     | types.Unclaimed
+    | types.Charged
+    | types.Rewarded
+    | types.Received
     | types.WorkerAborted
     | types.WorkerNonconformant
     | types.WorkerMeasured
@@ -58,8 +63,40 @@ class Effect(msgspec.Struct, frozen=True):
     """One event's meaning for one aggregate elsewhere."""
 
     partition: int
-    target: str
+    keys: Mapping[str, str]
+    """What it touches beside the keys that all effects share, by role."""
     event: Carried
+    position: Position
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """What a payer owes for a generation; those of one payer are carried together."""
+
+    partition: int
+    user_id: int
+    cause: str
+    shared_key: str
+    request_id: str
+    generation_id: str
+    amount: int
+    burn: int
+    source: int
+    position: Position
+
+
+class Reward(msgspec.Struct, frozen=True):
+    """What an owner is paid for a generation, or for a worker's uptime; those of one owner are
+    carried together."""
+
+    partition: int
+    user_id: int
+    cause: str
+    worker_id: str
+    generation_id: str  # empty for uptime
+    amount: int
+    escrow: int
+    suspicious: bool
+    source: int
     position: Position
 
 
@@ -84,7 +121,8 @@ class Sample(msgspec.Struct, frozen=True):
     position: Position
 
 
-Meaning = Effect | Count | Sample
+Movement = Charge | Reward
+Meaning = Effect | Count | Sample | Movement
 
 
 class _Source(TypedDict):
@@ -92,11 +130,12 @@ class _Source(TypedDict):
     source_position: str
 
 
-def effects_of(keys: Keys, recorded: Recorded) -> list[Meaning]:  # noqa: PLR0911 - an arm an event
+def effects_of(keys: Keys, recorded: Recorded) -> list[Meaning]:  # noqa: PLR0911, PLR0912 - an arm an event
     """What a source event changes elsewhere.
 
     The payer's waiting jobs are counted, a done or abandoned request frees its admission, one that
     is gone its operation key, a fault counts against its worker, and a reply tells how fast it is.
+    A reply is paid for, as is what the jobs of a streamed request had posted when it was cancelled.
     A name that was claimed becomes its worker's, and what that was called before is free.
     """
     event = recorded.event
@@ -105,11 +144,15 @@ def effects_of(keys: Keys, recorded: Recorded) -> list[Meaning]:  # noqa: PLR091
             return [_count(keys, recorded, event, event.waiting)]
         case types.SubmittedReply():
             released = [_released(keys, recorded, event)] if event.done else []
-            return [*_sampled(keys, recorded, event), *released]
+            return [
+                *_sampled(keys, recorded, event),
+                *_paid(keys, recorded, event),
+                *released,
+            ]
         case types.Returned():
             return [_left(keys, recorded, event, event.waiting)]
         case types.Cancelled():  # what it has in flight does not wait again
-            return [_left(keys, recorded, event, 0)]
+            return [*_settled(keys, recorded, event), _left(keys, recorded, event, 0)]
         case types.Faulted():
             left = _left(keys, recorded, event, event.waiting)
             return [left, _aborted(keys, recorded, event)]
@@ -119,6 +162,10 @@ def effects_of(keys: Keys, recorded: Recorded) -> list[Meaning]:  # noqa: PLR091
         case types.Abandoned():
             released = [_released(keys, recorded, event)]
             return [*released, *_unclaimed(keys, recorded, event)]
+        case types.CheckedIn():
+            return _rewarded(keys, recorded, event)
+        case types.Transferred():
+            return [_received(keys, recorded, event)]
         case types.NameClaimed():
             return [_renamed(keys, recorded, event)]
         case types.WorkerRenamed():
@@ -167,8 +214,18 @@ def _released(
     | types.Abandoned,
 ) -> Effect:
     payer = event.user_id
-    released = types.Released(user_id=payer, request_id=event.request_id, **_source(recorded))
-    return Effect(keys.of_account(payer), keys.account(payer), released, recorded.position)
+    # What was charged for a request that never came is given back.
+    refund = isinstance(event, types.Abandoned)
+    shared_key = event.shared_key if isinstance(event, types.Abandoned) else ""
+    released = types.Released(
+        user_id=payer,
+        request_id=event.request_id,
+        refund=refund,
+        shared_key=shared_key,
+        **_source(recorded),
+    )
+    touched = _account(keys, payer, shared_key)
+    return Effect(keys.of_account(payer), touched, released, recorded.position)
 
 
 def _unclaimed(
@@ -183,7 +240,7 @@ def _unclaimed(
         request_id=event.request_id,
         **_source(recorded),
     )
-    claim = keys.claim(payer, operation_key)
+    claim = {"claim": keys.claim(payer, operation_key)}
     return [Effect(keys.of_account(payer), claim, unclaimed, recorded.position)]
 
 
@@ -196,7 +253,9 @@ def _aborted(keys: Keys, recorded: Recorded, event: types.Faulted) -> Effect:
         else types.WorkerAborted
     )
     counted = kind(worker_id=worker_id, generation_id=event.generation_id, **_source(recorded))
-    return Effect(keys.of(worker_id), keys.worker(worker_id), counted, recorded.position)
+    return Effect(
+        keys.of(worker_id), {"worker": keys.worker(worker_id)}, counted, recorded.position
+    )
 
 
 def _sampled(keys: Keys, recorded: Recorded, event: types.SubmittedReply) -> list[Sample]:
@@ -210,13 +269,135 @@ def _sampled(keys: Keys, recorded: Recorded, event: types.SubmittedReply) -> lis
 def _renamed(keys: Keys, recorded: Recorded, event: types.NameClaimed) -> Effect:
     worker_id = event.worker_id
     renamed = types.WorkerRenamed(worker_id=worker_id, name=event.name, **_source(recorded))
-    return Effect(keys.of(worker_id), keys.worker(worker_id), renamed, recorded.position)
+    return Effect(
+        keys.of(worker_id), {"worker": keys.worker(worker_id)}, renamed, recorded.position
+    )
 
 
 def _freed(keys: Keys, recorded: Recorded, worker_id: str, name: str) -> Effect:
     freed = types.NameFreed(name=name, worker_id=worker_id, **_source(recorded))
-    key, partition = keys.worker_name(name), keys.of(name_hash(name))
+    key, partition = {"worker_name": keys.worker_name(name)}, keys.of(name_hash(name))
     return Effect(partition, key, freed, recorded.position)
+
+
+def _account(keys: Keys, user_id: int, shared_key: str = "") -> dict[str, str]:
+    """What an effect on an account touches, and on the shared key that was used."""
+    touched = {"account": keys.account(user_id)}
+    if shared_key:
+        touched["shared_key"] = keys.shared_key(shared_key)
+    return touched
+
+
+def _paid(keys: Keys, recorded: Recorded, event: types.SubmittedReply) -> list[Meaning]:
+    """Both sides of a reply."""
+    if not event.charge:  # written before replies were paid for
+        return []
+    payer, owner, position = event.user_id, event.owner_id, recorded.position
+    return [
+        Charge(
+            keys.of_account(payer),
+            payer,
+            "generation",
+            event.shared_key,
+            event.request_id,
+            event.generation_id,
+            event.charge,
+            event.burn,
+            recorded.partition,
+            position,
+        ),
+        Reward(
+            keys.of_account(owner),
+            owner,
+            "generation",
+            event.worker_id,
+            event.generation_id,
+            event.price,
+            event.escrow,
+            event.elapsed_ms > 0
+            and event.believable > 0
+            and speed.implausible(
+                event.characters, event.max_length, event.elapsed_ms, event.believable
+            ),
+            recorded.partition,
+            position,
+        ),
+    ]
+
+
+def _settled(keys: Keys, recorded: Recorded, event: types.Cancelled) -> list[Meaning]:
+    """Both sides of what the jobs that ended with a cancel had posted."""
+    if not event.rates:  # written before it was paid for, or nothing ended
+        return []
+    payer, position = event.user_id, recorded.position
+    of = {generation_id: i for i, generation_id in enumerate(event.generations)}
+    movements: list[Meaning] = []
+    for generation_id, characters in zip(event.settled, event.characters, strict=True):
+        i = of[generation_id]
+        price = Rate.parse(event.rates[i]).price(characters, event.max_length)
+        owner = event.owners[i]
+        movements += (
+            Charge(
+                keys.of_account(payer),
+                payer,
+                "cancelled",
+                event.shared_key,
+                event.request_id,
+                generation_id,
+                price + event.burn,
+                event.burn,
+                recorded.partition,
+                position,
+            ),
+            Reward(
+                keys.of_account(owner),
+                owner,
+                "cancelled",
+                event.workers[i],
+                generation_id,
+                price,
+                0 if event.trusted[i] else escrow_of(price),
+                False,
+                recorded.partition,
+                position,
+            ),
+        )
+    return movements
+
+
+def _rewarded(keys: Keys, recorded: Recorded, event: types.CheckedIn) -> list[Meaning]:
+    """For uptime: all of it waits for an owner who is not trusted (text_path_reference.md 7.7)."""
+    if not event.reward:
+        return []
+    return [
+        Reward(
+            keys.of_account(event.user_id),
+            event.user_id,
+            "uptime",
+            event.worker_id,
+            "",
+            event.reward,
+            event.reward,
+            False,
+            recorded.partition,
+            recorded.position,
+        )
+    ]
+
+
+def _received(keys: Keys, recorded: Recorded, event: types.Transferred) -> Effect:
+    recipient = event.recipient
+    received = types.Received(
+        user_id=recipient,
+        sender=event.user_id,
+        amount=event.amount,
+        transfer_id=event.transfer_id,
+        shared_key=event.shared_key,
+        **_source(recorded),
+    )
+    touched = _account(keys, recipient, event.shared_key)
+    touched["transfers"] = keys.transfers(recipient)
+    return Effect(keys.of_account(recipient), touched, received, recorded.position)
 
 
 def _source(recorded: Recorded) -> _Source:
@@ -228,8 +409,11 @@ def merged(keys: Keys, effects: Sequence[Meaning]) -> list[Effect]:
 
     Of several counts of one request's waiting jobs the last one is, and none where the request is
     released behind it; the counts of one account go together, as do the samples of one worker.
+    So do charges of one account that are alike, and rewards, but never past a movement of another
+    kind: what a floor lifts depends on their order.
     """
     left: list[Effect] = []
+    moving: dict[int, list[Movement]] = {}
     accounts: dict[int, dict[str, Count]] = {}
     workers: dict[str, list[Sample]] = {}
     for effect in effects:
@@ -239,10 +423,20 @@ def merged(keys: Keys, effects: Sequence[Meaning]) -> list[Effect]:
         if isinstance(effect, Count):
             accounts.setdefault(effect.user_id, {})[effect.request_id] = effect
             continue
-        left.append(effect)
+        if isinstance(effect, Charge | Reward):
+            run = moving.setdefault(effect.user_id, [])
+            if run and not _alike(run[-1], effect):
+                left.append(_moved(keys, run))
+                run.clear()
+            run.append(effect)
+            continue
         event = effect.event
+        if _moves(event) and moving.get(event.user_id):
+            left.append(_moved(keys, moving.pop(event.user_id)))
+        left.append(effect)
         if isinstance(event, types.Released) and event.user_id in accounts:
             accounts[event.user_id].pop(event.request_id, None)
+    left += (_moved(keys, run) for run in moving.values() if run)
     left += (_together(keys, counts) for counts in accounts.values() if counts)
     left += (_measured(keys, samples) for samples in workers.values())
     return sorted(left, key=_position)
@@ -257,7 +451,49 @@ def _together(keys: Keys, counts: dict[str, Count]) -> Effect:
         source=last.source,
         source_position=str(last.position),
     )
-    return Effect(last.partition, keys.account(last.user_id), changed, last.position)
+    return Effect(last.partition, _account(keys, last.user_id), changed, last.position)
+
+
+def _moves(event: Carried) -> TypeGuard[types.Received | types.Released]:
+    return isinstance(event, types.Received) or (isinstance(event, types.Released) and event.refund)
+
+
+def _alike(one: Movement, other: Movement) -> bool:
+    if isinstance(one, Charge) and isinstance(other, Charge):
+        return (one.cause, one.shared_key, one.burn) == (other.cause, other.shared_key, other.burn)
+    return type(one) is type(other) and one.cause == other.cause
+
+
+def _moved(keys: Keys, run: Sequence[Movement]) -> Effect:
+    """Movements of one account that are alike, as one fact."""
+    last = run[-1]
+    source = _Source(source=last.source, source_position=str(last.position))
+    if isinstance(last, Charge):
+        charges = [each for each in run if isinstance(each, Charge)]
+        charged = types.Charged(
+            user_id=last.user_id,
+            requests=tuple(each.request_id for each in charges),
+            generations=tuple(each.generation_id for each in charges),
+            amounts=tuple(each.amount for each in charges),
+            burn=last.burn,
+            cause=last.cause,
+            shared_key=last.shared_key,
+            **source,
+        )
+        touched = _account(keys, last.user_id, last.shared_key)
+        return Effect(last.partition, touched, charged, last.position)
+    rewards = [each for each in run if isinstance(each, Reward)]
+    rewarded = types.Rewarded(
+        user_id=last.user_id,
+        workers=tuple(each.worker_id for each in rewards),
+        amounts=tuple(each.amount for each in rewards),
+        escrows=tuple(each.escrow for each in rewards),
+        generations=tuple(each.generation_id for each in rewards if each.generation_id),
+        suspicious=sum(each.suspicious for each in rewards),
+        cause=last.cause,
+        **source,
+    )
+    return Effect(last.partition, _account(keys, last.user_id), rewarded, last.position)
 
 
 def _measured(keys: Keys, samples: Sequence[Sample]) -> Effect:
@@ -268,7 +504,8 @@ def _measured(keys: Keys, samples: Sequence[Sample]) -> Effect:
         source=last.source,
         source_position=str(last.position),
     )
-    return Effect(last.partition, keys.worker(last.worker_id), measured, last.position)
+    touched = {"worker": keys.worker(last.worker_id)}
+    return Effect(last.partition, touched, measured, last.position)
 
 
 def _position(effect: Meaning) -> Position:
@@ -281,8 +518,9 @@ class Settler:
     Another settler of the same partition does no harm, it only wastes work.
     """
 
-    def __init__(self, log: Log, source: int) -> None:
+    def __init__(self, log: Log, limits: Limits, source: int) -> None:
         self._log = log
+        self._limits = limits
         self._source = source
         self._fences: dict[int, Position] = {}
         self._passed: dict[int, int] = {}
@@ -326,7 +564,8 @@ class Settler:
             await self._call(target, [], position)
 
     async def _call(self, target: int, effects: list[Meaning], reached: Position) -> bool:
-        keys, fence = self._log.keys, self._fences[target]
+        keys, limits, fence = self._log.keys, self._limits, self._fences[target]
+        trust = limits.trust_threshold
         left = merged(keys, effects)
         try:
             await self._log.run(
@@ -335,7 +574,8 @@ class Settler:
                 {
                     "fences": keys.fences(target),
                     "due_admission": keys.due(target, "admission"),
-                    "targets": [effect.target for effect in left],
+                    "clearing": keys.clearing(target),
+                    "touched": [key for effect in left for key in effect.keys.values()],
                 },
                 {
                     "source": self._source,
@@ -344,7 +584,12 @@ class Settler:
                     "window": ABORT_WINDOW_SECONDS,
                     "borne": ABORTS_BORNE,
                     "dropped": DROPPED,
-                    "effects": [_pack(_texts(effect.event)) for effect in left],
+                    "trust": "" if trust is None else trust,
+                    "probation": limits.trust_probation,
+                    "suspect": limits.suspect,
+                    "effects": [
+                        _pack([",".join(effect.keys), *_texts(effect.event)]) for effect in left
+                    ],
                 },
             )
         except Refusal:

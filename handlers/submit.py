@@ -14,6 +14,7 @@ import structlog
 
 from events import codec
 from events.base import Position
+from events.speed import tokens_of
 from events.types import Abandoned, Demand, Submitted
 from handlers.accounts import Account
 from handlers.admission import (
@@ -24,8 +25,10 @@ from handlers.admission import (
     admit,
     find_claim,
     never_settled,
+    opened,
 )
 from handlers.cancel import cancel
+from handlers.chat.pricing import Tariff
 from handlers.errors import AdmissionLost, OperationKeyConflict, RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log, Refusal, persist
@@ -48,7 +51,13 @@ class NewRequest(NamedTuple):
     belongs to the request but not to history."""
 
     kudos: int = 0
-    """The estimate that the client is told, 10^-4 kudos."""
+    """The estimate that the client is told, 10^-4 kudos like the next."""
+
+    hold: int = 0
+    """What has to be there, and is held until the request is done."""
+
+    tax: int = 0
+    """What is charged when it is taken."""
 
     operation: Operation | None = None
 
@@ -89,17 +98,17 @@ async def repeated(
 async def submit(
     log: Log,
     limits: Limits,
+    tariff: Tariff,
     account: Account,
     new: NewRequest,
     settled: Settled = never_settled,
 ) -> Receipt:
     """Admit and store a request, or answer with the one that its operation key names.
 
-    Raise InvalidAPIKey where the account went away, TooManyPrompts, SettlerBehind,
-    OperationKeyConflict, AdmissionLost past the admission's deadline, RedisUnavailable. A submit
-    without an operation key whose fate is unknown is followed up behind the caller's back and
-    undone: its client was told to try again. One with a key is left as it is: the same try again
-    will find it.
+    Raise as `admit` does; OperationKeyConflict, AdmissionLost past the admission's deadline,
+    RedisUnavailable. A submit without an operation key whose fate is unknown is followed up behind
+    the caller's back and undone: its client was told to try again. One with a key is left as it is:
+    the same try again will find it.
     """
     admission = await admit(
         log,
@@ -110,6 +119,8 @@ async def submit(
         models=new.demand.models,
         operation=new.operation,
         kudos=new.kudos,
+        hold=new.hold,
+        tax=new.tax,
         settled=settled,
     )
     if new.operation and admission.claim:
@@ -118,13 +129,21 @@ async def submit(
 
     async def undo() -> None:
         await _store(log, limits, account, new, admission)
-        await cancel(log, limits, request_id)
+        await cancel(log, limits, tariff, request_id)
 
     try:
         position = await _store(log, limits, account, new, admission)
     except Refusal as refusal:
         # Past its deadline, or given up already. With this, the next try finds its key free.
-        await abandon(log, limits, account.id, request_id, admission.deadline_ms, _key(new))
+        await abandon(
+            log,
+            limits,
+            account.id,
+            request_id,
+            admission.deadline_ms,
+            _key(new),
+            account.shared_key.id if account.shared_key else "",
+        )
         raise AdmissionLost from refusal
     except RedisUnavailable:
         if new.operation is None:
@@ -149,6 +168,7 @@ async def abandon(
     request_id: str,
     deadline_ms: int,
     operation_key: str = "",
+    shared_key: str = "",
 ) -> bool | None:
     """Give up an admission whose deadline passed. Whether it was given up: false where the request
     came, None where its deadline is still ahead.
@@ -161,6 +181,7 @@ async def abandon(
         user_id=user_id,
         ttl=limits.request_ttl,
         operation_key=operation_key,
+        shared_key=shared_key,
     )
     try:
         (position,) = await log.run(
@@ -196,6 +217,10 @@ async def _store(
         data=new.demand,
         operation_key=_key(new),
         deadline_ms=admission.deadline_ms,
+        prompt_tokens=tokens_of(new.demand.prompt_characters, new.max_length),
+        targeted=bool(new.demand.only),
+        shared_key=account.shared_key.id if account.shared_key else "",
+        tax=new.tax,
     )
     content: list[str] = []
     for name, value in new.content.items():
@@ -226,7 +251,11 @@ async def _check(
     if claim.fingerprint == operation.fingerprint:
         return
     # A claim lasts as long as its request: one whose request never came is nobody's.
-    if await abandon(log, limits, account.id, claim.request_id, claim.deadline_ms, operation.key):
+    named = await opened(log, account.id, claim.request_id)
+    shared_key = named.shared_key if named else ""
+    if await abandon(
+        log, limits, account.id, claim.request_id, claim.deadline_ms, operation.key, shared_key
+    ):
         raise AdmissionLost
     raise OperationKeyConflict
 

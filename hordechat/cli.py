@@ -24,7 +24,7 @@ NO_SERVERS = (
 _SERVERS = ("REDIS_URL", "DATABASE_URL")
 _TABLE_COLUMNS = 150
 _VALUE_COLUMNS = 30  # a URL is folded: it must not squeeze out what a setting means
-_MODELS = click.Choice(["status", "eligibility", "statistics"])
+_MODELS = click.Choice(["status", "eligibility", "statistics", "accounts"])
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

@@ -23,6 +23,7 @@ from handlers.modes import read_modes, set_modes
 from handlers.replay import read_log, rebuild_state
 from handlers.timeouts import Timeout, Timeouts
 from handlers.verify import verify as compare
+from hordechat import garbage
 from hordechat.duty import Duty
 from hordechat.opening import CannotOpen, limits_of, open_log
 from hordechat.settings import Settings
@@ -88,6 +89,7 @@ def projector(settings: Settings, *, name: str, take: int | None) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    garbage.settle()
     run(
         name,
         redis_url=settings.redis_url,
@@ -107,7 +109,9 @@ def settler(settings: Settings, *, take: int | None) -> None:
     async def work(log: Log, partition: int) -> None:
         tail = Tail(settings.redis_url, cluster=not isinstance(log.redis, Link))
         try:
-            await _again(lambda: settle(log, tail, partition), "settler", partition)
+            await _again(
+                lambda: settle(log, limits_of(settings), tail, partition), "settler", partition
+            )
         finally:
             await tail.close()
 
@@ -174,6 +178,7 @@ def _on_duty(
             loop.add_signal_handler(number, stop.set)
         await run(stop)
 
+    garbage.settle()
     asyncio.run(until_told())
 
 

@@ -1,5 +1,6 @@
 """From settings to the log and the numbers of its rules: what every process opens first."""
 
+from events.base import KUDOS
 from events.keys import PARTITIONS, Keys
 from handlers.limits import Limits
 from handlers.log import Log
@@ -53,6 +54,9 @@ def limits_of(settings: Settings) -> Limits:
         anonymous_concurrency=settings.anonymous_concurrency,
         workers=settings.workers_per_user,
         trusted_workers=settings.workers_per_trusted_user,
+        trust_threshold=int(settings.kudos_trust_threshold) * KUDOS
+        if settings.kudos_trust_threshold
+        else None,
         admission_deadline=settings.admission_deadline_seconds,
         fault_holdoff=settings.fault_holdoff_seconds,
         fault_reason=settings.max_chat_fault_reason_length,

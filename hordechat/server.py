@@ -7,7 +7,6 @@ well inside gunicorn's grace, after which a worker would be killed.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import math
 import os
@@ -24,6 +23,7 @@ from gunicorn.arbiter import Arbiter
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn_worker import UvicornWorker
 
+from hordechat import garbage
 from hordechat.asgi import Service
 from hordechat.settings import Settings
 
@@ -37,7 +37,6 @@ HEAD_SECONDS = 30.0
 UNREAD_SECONDS = 60.0
 _KILL_MARGIN_SECONDS = 5
 _PARENT_SECONDS = 0.5
-_GC_THRESHOLDS = (20_000, 10, 10)
 
 
 class Protocol(HttpToolsProtocol):
@@ -204,11 +203,7 @@ class Worker(UvicornWorker):  # type: ignore[misc]
         self.config.app = service
         server = Server(self.config, service)
         service.on_fatal = lambda: server.handle_exit(signal.SIGTERM, None)
-        # What stands now stays for ever. Requests leave few cycles, and looking for them after
-        # every 700 objects was a twentieth of the CPU.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        garbage.settle()
         self._install_sigquit_handler()
         watch = asyncio.get_running_loop().create_task(self._end_with_parent(server))
         try:

@@ -14,7 +14,14 @@ from msgspec import Meta
 from handlers.addresses import networks_of
 
 _UNPREFIXED = frozenset(
-    {"redis_url", "database_url", "s3_endpoint_url", "s3_access_key", "s3_secret_key"}
+    {
+        "redis_url",
+        "database_url",
+        "s3_endpoint_url",
+        "s3_access_key",
+        "s3_secret_key",
+        "kudos_trust_threshold",
+    }
 )
 _SECRET = frozenset({"s3_secret_key", "secret", "proxy_passkeys"})
 _NETWORKS = ("whitelisted_ips", "forwarded_allow_ips")
@@ -233,6 +240,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
         int, _meta("Anonymous jobs for one model that may wait at once", "jobs", ge=0)
     ] = 500
 
+    # Kudos
+    kudos_trust_threshold: Annotated[
+        str,
+        _meta(
+            "Kudos in escrow beyond which an account of a week earns trust; empty: only moderators"
+            " give it",
+            "kudos",
+            pattern=r"^([0-9]{1,9})?$",
+        ),
+    ] = ""
+    require_matched_targeting: Annotated[
+        bool,
+        _meta("Jobs whose request names its workers are worth a tenth of a kudos"),
+    ] = False
+
     # Models and moderation
     text_model_reference: Annotated[
         str,
@@ -310,8 +332,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
     ] = 500
     projector_pause_ms: Annotated[
         float,
-        _meta("Least pause between two transactions of a busy projector", "milliseconds", ge=0),
-    ] = 8
+        _meta("Longest pause between two transactions of a busy projector", "milliseconds", ge=0),
+    ] = 24
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

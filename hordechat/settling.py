@@ -9,6 +9,7 @@ import msgspec
 
 from events import codec
 from events.base import Position
+from handlers.limits import Limits
 from handlers.log import Log
 from handlers.settle import Settler
 from lua.link import Tail
@@ -24,12 +25,12 @@ PAUSE = 0.05  # seconds between runs while busy: nobody waits for it long, and r
 _encode = msgspec.json.Encoder().encode
 
 
-async def settle(log: Log, tail: Tail, partition: int) -> None:
+async def settle(log: Log, limits: Limits, tail: Tail, partition: int) -> None:
     """Settle a partition's log as it grows, for ever.
 
     Raise RedisUnavailable, Rebuilding, OutOfMemory, Unavailable; begin anew then.
     """
-    settler = Settler(log, partition)
+    settler = Settler(log, limits, partition)
     reached = await settler.start()
     await _announce(log, partition, reached)
     stream = log.keys.events(partition)

@@ -511,7 +511,10 @@ def _services(given: settings.Settings, data: DataDir) -> Iterator[Service]:
     """
     if not given.redis_url:
         found = valkey.service(
-            data.path / "valkey", data.port("valkey"), password=data.secret("valkey-password")
+            data.path / "valkey",
+            data.port("valkey"),
+            password=data.secret("valkey-password"),
+            socket=True,
         )
         yield msgspec.structs.replace(found, settings={"REDIS_URL": found.url})
     if not given.s3_endpoint_url:

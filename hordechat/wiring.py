@@ -30,10 +30,12 @@ from handlers import reference as references
 from handlers.accounts import Accounts
 from handlers.addresses import Ranges, networks_of
 from handlers.admission import Settled
+from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
 from handlers.log import Log
 from handlers.modes import Modes
 from handlers.newcomers import Newcomers
+from handlers.passkeys import Passkeys
 from handlers.pop import Workers
 from handlers.timeouts import Timeouts
 from handlers.worker_addresses import WorkerAddresses
@@ -57,9 +59,10 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
     follower = Follower(settings.redis_url, database, log.keys, (*NAMES, SETTLER))
     clock, drain = Clock(log), drain or Drain()
     watches = Watches(drain)
+    passkeys = Passkeys(log, settings.secret, _listed(settings.proxy_passkeys))
     callers = Callers(
         forwarded=Ranges.of(networks_of(settings.forwarded_allow_ips)),
-        passkeys=_listed(settings.proxy_passkeys),
+        passkeys=passkeys.known,
     )
     whitelist = Whitelist(log, settings.secret, Ranges.of(networks_of(settings.whitelisted_ips)))
 
@@ -148,6 +151,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         ),
         models=Models(reference, availability),
         reference=reference,
+        tariff=Tariff(reference, matched_targeting=settings.require_matched_targeting),
         moderation=moderation.Moderation(
             reference, moderation.opened(settings.replacement_filters)
         ),
@@ -161,6 +165,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
             seconds=settings.reply_check_seconds, processes=settings.reply_check_processes
         ),
         callers=callers,
+        passkeys=passkeys,
         limiter=_limiter(settings, log, callers, whitelist),
         timeouts=timeouts,
         modes=modes,
@@ -241,6 +246,7 @@ async def running(parts: Parts) -> AsyncIterator[Parts]:
     tasks = [
         asyncio.create_task(parts.follower.run(), name="follower"),
         asyncio.create_task(parts.guard.run(), name="memory guard"),
+        asyncio.create_task(parts.passkeys.run(), name="passkeys"),
     ]
     try:
         yield parts

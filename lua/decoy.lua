@@ -21,6 +21,7 @@ ARGV[10] grace          seconds that the lease hash outlives the job's ttl
 ARGV[11] kept           seconds that the decoy, and who had one, are remembered
 ARGV[12] generation_id  of the decoy
 ARGV[13] most           decoys of one request
+ARGV[14] validated      1 or 0: whether the worker's backend is
 
 RETURNS {"OK", stream}
 REFUSES REBUILDING   a rebuild of state runs
@@ -34,9 +35,11 @@ local request, decoy, tricked, lease = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local request_id, worker_id, owner_id, model, job_ttl = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local lease_cap, key, trusted, bytes_per_token = ARGV[6], ARGV[7], ARGV[8], tonumber(ARGV[9])
 local grace, kept, generation_id, most = tonumber(ARGV[10]), ARGV[11], ARGV[12], tonumber(ARGV[13])
+local validated = ARGV[14]
 
 if gated() then return {"REBUILDING"} end
-local r = call("HMGET", request, "state", "waiting", "expires_ms", "stream", "max_length", "user", "chat")
+local r = call("HMGET", request, "state", "waiting", "expires_ms", "stream", "max_length", "user", "chat",
+  "prompt_tokens", "targeted")
 if not r[1] then return {"GONE"} end
 if r[1] ~= "open" or tonumber(r[2]) < 1 or tonumber(r[3]) <= now() then return {"NOT_WAITING"} end
 if call("HEXISTS", tricked, worker_id) == 1 or call("HLEN", tricked) >= most then return {"TRICKED"} end

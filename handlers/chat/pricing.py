@@ -131,7 +131,7 @@ def quote(
 
 
 def _context_factor(tokens: int) -> float:
-    return min(max(1.2 + math.pow(2.2, math.log2(tokens / 1024)), 0.1), 30.0)
+    return min(max(1.2 + math.pow(2.2, math.log2(max(tokens, 1) / 1024)), 0.1), 30.0)
 
 
 def _bonus(size: float) -> float:

@@ -154,10 +154,10 @@ def _with_distinct_stops(params: Params) -> Params:
 # the later checks, in the order of section 3.3
 
 
-def check_proxy(request: TextRequest) -> None:
-    """Raise OnlyServiceAccountProxy where it names an account behind the caller's: no account is a
-    service's here."""
-    if request.proxied:
+def check_proxy(request: TextRequest, *, service: bool) -> None:
+    """Raise OnlyServiceAccountProxy where it names an account behind the caller's, which is none of
+    a service."""
+    if request.proxied and not service:
         raise OnlyServiceAccountProxy
 
 

@@ -28,14 +28,13 @@ from urllib.parse import quote
 import msgspec
 import psycopg
 
-from hordechat.embedded import as_user
+from hordechat.embedded import as_user, socket_path
 from hordechat.process import Command, Service, bare_environment
 
 Mode = Literal["plain", "namespace", "nobody"]
 
 ROLE = "hordechat"
 DATABASE = "hordechat"
-_SOCKET_PATH_LIMIT = 107  # bytes of a path that fit into sockaddr_un on Linux, with its final zero
 
 # Settings of the server. What the `queue` table needs is set on the table, by its migration.
 _SETTINGS = {
@@ -163,9 +162,8 @@ def _host(mode: Mode) -> Host:
 def _socket_dir(directory: Path, port: int, host: Host) -> Path | None:
     """Where the socket goes; None if its path is too long or out of the server's reach."""
     found = directory / "socket"
-    longest = found / f".s.PGSQL.{port}.lock"
-    too_long = len(os.fsencode(longest)) > _SOCKET_PATH_LIMIT
-    return None if too_long or host.mode == "nobody" else found
+    fits = socket_path.fits(found / f".s.PGSQL.{port}.lock")
+    return found if fits and host.mode != "nobody" else None
 
 
 def _programs(directory: Path, host: Host) -> Path:

@@ -4,12 +4,14 @@ import importlib.util
 import os
 import signal
 from pathlib import Path
+from urllib.parse import quote
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from hordechat.datadir import free_port
+from hordechat.embedded import socket_path
 from hordechat.process import Command, Service, bare_environment
 
 _CONFIG = """\
@@ -46,14 +48,21 @@ def service(
     password: str = "",
     fsync: str = "always",
     cluster: bool = False,
+    socket: bool = False,
 ) -> Service:
     """Describe a Valkey on loopback that keeps its append-only file in `directory`.
 
     fsync    always, everysec or no
     cluster  a cluster of this one node, which serves all slots
+    socket   a Unix socket beside the port, and a URL that names it: a command costs both sides less
+             there. Not where its path would be too long.
     """
     config = directory / "valkey.conf"
+    path = directory / "socket"
+    socket = socket and socket_path.fits(path)
     more = []
+    if socket:
+        more += [f"unixsocket {_quoted(path)}", "unixsocketperm 700"]
     if password:
         more.append(f"requirepass {password}")
     if cluster:
@@ -62,6 +71,8 @@ def service(
     text = _CONFIG.format(
         port=port, directory=_quoted(directory), fsync=fsync, more="\n".join(more)
     )
+
+    user = f":{password}@" if password else ""
 
     def prepare() -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -92,9 +103,9 @@ def service(
             stop_seconds=30.0,  # it writes and flushes its file before it goes
             crash_signal=signal.SIGTERM,
         ),
-        url=f"redis://:{password}@127.0.0.1:{port}/0"
-        if password
-        else f"redis://127.0.0.1:{port}/0",
+        url=f"unix://{user}{quote(str(path))}?db=0"
+        if socket
+        else f"redis://{user}127.0.0.1:{port}/0",
         prepare=prepare,
         probe=probe,
     )

@@ -104,7 +104,7 @@ class Site:
         log_ = self.parts.log
         for _ in log_.keys.all():  # what it appends may have effects elsewhere
             for partition in log_.keys.all():
-                settler = Settler(log_, partition)
+                settler = Settler(log_, self.parts.limits, partition)
                 async for page in read_log(log_, partition, await settler.start()):
                     await settler.settle([entry.recorded for entry in page])
         for partition in log_.keys.all():

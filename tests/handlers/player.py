@@ -22,7 +22,7 @@ from handlers.replay import read_log
 from handlers.settle import Settler
 from tests.handlers.driver import CLOCK_STEPS, MODELS, NOBODY, REFUSALS, WORKERS, idle
 from tests.handlers.model import Claim, Job, Model, Outcome, Request, Worker
-from tests.handlers.pool import DECLARATION, MODEL, REPLY, Pool, operation_of, request_of
+from tests.handlers.pool import DECLARATION, MODEL, REPLY, TARIFF, Pool, operation_of, request_of
 from tests.handlers.watch import Watch
 
 LIMITS = Limits(concurrency=14, anonymous_concurrency=6, trusted_workers=6)
@@ -324,9 +324,8 @@ class Player:
 
         async def deliver() -> bool:
             job = await self.pool.held(id_)
-            return await reply.submit_reply(
-                self.pool.log, LIMITS, job, REPLY._replace(stored=stored)
-            )
+            given = REPLY._replace(stored=stored)
+            return (await reply.submit_reply(self.pool.log, LIMITS, TARIFF, job, given)).done
 
         done = await self._foretold(outcome, deliver())
         assert isinstance(done, errors.Refused) or done == (self.model.done() != over)
@@ -506,7 +505,7 @@ class Player:
         log = self.pool.log
         for partition in log.keys.all():
             if partition not in self._settlers or self.random.random() < 0.1:
-                settler = Settler(log, partition)
+                settler = Settler(log, self.pool.limits, partition)
                 self._settlers[partition] = settler, await settler.start()
             settler, after = self._settlers[partition]
             async for page in read_log(log, partition, after):

@@ -13,11 +13,13 @@ from events.types import Declaration, Demand, Usage
 from handlers import cancel, pop, progress, reply, submit
 from handlers.accounts import Account, Accounts, open_account, open_anonymous
 from handlers.admission import Operation, Settled
+from handlers.chat.pricing import Tariff, tax
 from handlers.errors import ChatSubmitNonconformant, Refused
 from handlers.janitor import Janitor, Swept
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.newcomers import Newcomers
+from handlers.reference import Model, Reference
 from handlers.replay import Entry, keys_of, read_log
 from handlers.settle import Settler
 
@@ -32,6 +34,8 @@ DECLARATION = Declaration(
     chat_max_context_length=8192,
     chat_max_length=1024,
 )
+TARIFF = Tariff(Reference({MODEL: Model(parameters=8_030_000_000)}.copy))
+"""The one model that is known is of 8.03 billion parameters."""
 REPLY = reply.Reply(
     stored=b'{"message":{"role":"assistant","content":"hello"}}',
     state="ok",
@@ -50,6 +54,8 @@ def request_of(
     max_length: int = 512,
     models: tuple[str, ...] = (MODEL,),
     kudos: int = 0,
+    hold: int = 0,
+    prompt_characters: int = 80,
 ) -> submit.NewRequest:
     """A request as its routes would have mapped it."""
     return submit.NewRequest(
@@ -57,9 +63,15 @@ def request_of(
         jobs=jobs,
         max_length=max_length,
         stream=stream,
-        demand=Demand(models=models, features=("prompt_overflow_refused",)),
+        demand=Demand(
+            models=models,
+            features=("prompt_overflow_refused",),
+            prompt_characters=prompt_characters,
+        ),
         content={"messages": b'[{"role":"user","content":"hi"}]', "payload": b"{}"},
         kudos=kudos,
+        hold=hold,
+        tax=tax(),
     )
 
 
@@ -121,7 +133,9 @@ class Pool:
         """Queue a request."""
         new = new._replace(operation=operation)
         account = account or self.client
-        return await submit.submit(self.log, self.limits, account, new, settled or self.settled)
+        return await submit.submit(
+            self.log, self.limits, TARIFF, account, new, settled or self.settled
+        )
 
     async def settled(self, _heads: Sequence[Position]) -> bool:
         """A settler that is quick."""
@@ -152,9 +166,8 @@ class Pool:
 
     async def reply(self, generation_id: str) -> bool:
         """Deliver the reply; whether the request is done."""
-        return await reply.submit_reply(
-            self.log, self.limits, await self.held(generation_id), REPLY
-        )
+        held = await self.held(generation_id)
+        return (await reply.submit_reply(self.log, self.limits, TARIFF, held, REPLY)).done
 
     async def fault(self, generation_id: str, reason: str = "") -> None:
         """Give the job up."""
@@ -175,7 +188,7 @@ class Pool:
 
     async def cancel(self, request_id: str) -> cancel.Ended:
         """Cancel as the client."""
-        return await cancel.cancel(self.log, self.limits, request_id)
+        return await cancel.cancel(self.log, self.limits, TARIFF, request_id)
 
     async def pass_time(self, seconds: float) -> None:
         """Move every partition's clock forward through its seam."""
@@ -194,7 +207,7 @@ class Pool:
     async def settle(self, *partitions: int) -> None:
         """Carry over whatever the logs (of these partitions) hold and was not carried yet."""
         for partition in partitions or self.log.keys.all():
-            settler = Settler(self.log, partition)
+            settler = Settler(self.log, self.limits, partition)
             after = await settler.start()
             async for page in read_log(self.log, partition, after):
                 await settler.settle([entry.recorded for entry in page])
@@ -209,8 +222,9 @@ class Pool:
         ]
 
     async def words(self, *skip: str) -> list[str]:
-        """The tags of every event but some, partition by partition."""
-        skipped = {"account-opened", "admitted", "checked-in", *skip}
+        """The tags of every event but those of the ledger and some, partition by partition."""
+        ledger = {"account-opened", "floored", "charged", "rewarded"}
+        skipped = {"admitted", "checked-in", *ledger, *skip}
         tags = [
             str(type(entry.recorded.event).__struct_config__.tag) for entry in await self.events()
         ]
@@ -239,6 +253,8 @@ class Pool:
                         found[key] = await self.log.read("ZRANGE", key, 0, -1, "WITHSCORES")
                     case "set":
                         found[key] = sorted(await self.log.read("SMEMBERS", key))
+                    case "list":
+                        found[key] = await self.log.read("LRANGE", key, 0, -1)
                     case "stream":
                         found[key] = await self.log.read("XLEN", key)
                     case _:

@@ -16,7 +16,7 @@ from handlers.accounts import Account
 from handlers.admission import MOST_SCOPES, check_concurrency, never_settled, scopes_of
 from handlers.pop import give_back
 from handlers.submit import submit
-from tests.handlers.pool import MODEL, Pool, request_of
+from tests.handlers.pool import MODEL, TARIFF, Pool, request_of
 from tests.spec import spec
 
 
@@ -114,7 +114,7 @@ async def test_too_many_is_never_said_of_unsettled_state(pool: Pool) -> None:
     before = await pool.snapshot()
 
     with pytest.raises(errors.SettlerBehind):
-        await submit(pool.log, pool.limits, pool.client, request_of())
+        await submit(pool.log, pool.limits, TARIFF, pool.client, request_of())
     with pytest.raises(errors.SettlerBehind):
         await check_concurrency(pool.log, pool.limits, pool.client, 1, (MODEL,), never_settled)
 
@@ -130,7 +130,7 @@ async def test_the_settler_is_asked_for_the_heads_of_every_partition(pool: Pool)
         return True
 
     with pytest.raises(errors.TooManyPrompts):
-        await submit(pool.log, pool.limits, pool.client, request_of(), settled)
+        await submit(pool.log, pool.limits, TARIFF, pool.client, request_of(), settled)
 
     assert asked == [[await pool.log.head(partition) for partition in pool.log.keys.all()]]
 

@@ -11,7 +11,7 @@ from handlers.decoy import Decoys, end_decoy
 from handlers.log import Refusal
 from handlers.pop import Assignment
 from handlers.progress import Accepted
-from tests.handlers.pool import MODEL, Pool
+from tests.handlers.pool import MODEL, TARIFF, Pool
 from tests.instruments import counted
 from tests.spec import spec
 
@@ -153,7 +153,7 @@ async def test_a_cancel_reaches_decoys_as_it_reaches_jobs(
     assert job is not None
     assert decoy is not None
 
-    await cancel(pool.log, pool.limits, request_id, cause)
+    await cancel(pool.log, pool.limits, TARIFF, request_id, cause)
 
     told = [await _ends(pool, each.generation_id, 1) for each in (decoy, job)]
     assert told[0][0] == told[1][0]

@@ -15,7 +15,7 @@ from handlers.admission import Claim, Operation, admit, check_concurrency, find_
 from handlers.cancel import expire
 from handlers.log import Log
 from handlers.submit import NewRequest, Receipt, repeated, submit
-from tests.handlers.pool import KEY, SECRET, Pool, operation_of, request_of
+from tests.handlers.pool import KEY, SECRET, TARIFF, Pool, operation_of, request_of
 from tests.spec import spec
 
 OTHER = "a" * 64
@@ -218,7 +218,9 @@ async def _each_crash(pool: Pool, then: Callable[[Operation], Awaitable[None]]) 
             operation = operation_of(f"0000000{at:x}-0000-4000-8000-00000000000{executed:x}")
             dying = Log(Dying(pool.log.redis, at, executed=executed), pool.log.keys, test=True)
             try:
-                await submit(dying, pool.limits, pool.client, new._replace(operation=operation))
+                await submit(
+                    dying, pool.limits, TARIFF, pool.client, new._replace(operation=operation)
+                )
             except Died:
                 deaths += 1
             else:

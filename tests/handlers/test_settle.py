@@ -88,7 +88,7 @@ async def test_it_does_not_matter_where_stretches_are_cut_or_who_else_settles(
 
     for partition in pool.log.keys.all():
         for _ in range(6):
-            settlers = [Settler(pool.log, partition) for _ in range(2)]
+            settlers = [Settler(pool.log, pool.limits, partition) for _ in range(2)]
             starts = [await settler.start() for settler in settlers]
             entries = [e async for page in read_log(pool.log, partition) for e in page]
             for settler, start in zip(settlers, starts, strict=True):
@@ -115,7 +115,10 @@ async def test_two_settlers_carry_each_effect_once(pool: Pool) -> None:
     await pool.sweep()
 
     for partition in pool.log.keys.all():
-        first, second = Settler(pool.log, partition), Settler(pool.log, partition)
+        first, second = (
+            Settler(pool.log, pool.limits, partition),
+            Settler(pool.log, pool.limits, partition),
+        )
         await first.start()
         await second.start()
         run = [e.recorded async for page in read_log(pool.log, partition) for e in page]

@@ -11,6 +11,8 @@ REFERENCE = Reference(
     lambda: {"8B": Model(8_030_000_000), "70B": Model(70_000_000_000), "1B": Model(10**9)}
 )
 
+TARIFF = pricing.Tariff(REFERENCE)
+
 
 @pytest.mark.parametrize(
     ("max_length", "context", "quoted"),
@@ -33,15 +35,15 @@ def test_the_quote_of_a_model_outside_the_reference(
 )
 def test_the_worked_examples(models: list[str], max_length: int, context: int, quoted: int) -> None:
     """text_path_reference.md 7.10."""
-    size = pricing.quoted_size(models, REFERENCE)
+    size = TARIFF.quoted_size(models)
 
     assert pricing.quote(max_length, context, size=size) == quoted
 
 
 def test_the_first_listed_model_is_quoted() -> None:
-    assert pricing.quoted_size(["70B", "1B"], REFERENCE) == 70
-    assert pricing.quoted_size(["1B-Q4_K_M", "70B"], REFERENCE) == 1
-    assert pricing.quoted_size(["who?", "70B"], REFERENCE) is None
+    assert TARIFF.quoted_size(["70B", "1B"]) == 70
+    assert TARIFF.quoted_size(["1B-Q4_K_M", "70B"]) == 1
+    assert TARIFF.quoted_size(["who?", "70B"]) is None
 
 
 def test_every_job_is_quoted_and_rounded_in_all() -> None:

@@ -295,7 +295,8 @@ def test_what_is_out_of_scope_is_refused_or_ignored() -> None:
         with pytest.raises(BadRequest, match="Webhooks"):
             read(webhook=url)
     with pytest.raises(OnlyServiceAccountProxy):
-        request.check_proxy(read(proxied_account="somebody"))
+        request.check_proxy(read(proxied_account="somebody"), service=False)
+    request.check_proxy(read(proxied_account="somebody"), service=True)
     with pytest.raises(TooManyExtraSourceImages):
         request.check_image_count(read(extra_source_images=[{"image": "x"}] * 6), trusted=True)
     request.check_image_count(read(extra_source_images=[{"image": "x"}] * 5), trusted=True)
@@ -308,7 +309,7 @@ def test_what_is_out_of_scope_is_refused_or_ignored() -> None:
     plain = read()
     ignored = {"softprompt": "x", "nsfw": False, "extra_slow_workers": True}
     assert read(**ignored, extra_source_images=[]) == plain
-    request.check_proxy(plain)
+    request.check_proxy(plain, service=False)
     request.check_image_count(plain, trusted=False)
     request.check_images(plain)
 
