@@ -10,7 +10,7 @@ from falcon.testing import create_asgi_req
 
 from api.client import Caller, Callers, Whitelist
 from events.keys import Keys
-from handlers.accounts import Account
+from handlers.accounts import Account, SharedKey
 from handlers.addresses import Ranges, address_of, network_of, networks_of, spelled
 from handlers.errors import RedisUnavailable
 from handlers.log import Log
@@ -18,7 +18,8 @@ from lua.link import Link, connect
 from tests.spec import spec
 
 CALLERS = Callers(
-    forwarded=Ranges.of(networks_of("127.0.0.1,::1,10.0.0.0/8")), passkeys=["one", "two"]
+    forwarded=Ranges.of(networks_of("127.0.0.1,::1,10.0.0.0/8")),
+    passkeys={"one", "two"}.__contains__,
 )
 
 
@@ -84,7 +85,7 @@ def test_a_front_names_its_client_with_a_passkey_that_is_known(
 
 
 def test_without_passkeys_nobody_is_a_front() -> None:
-    callers = Callers(forwarded=Ranges({}), passkeys=[])
+    callers = Callers(forwarded=Ranges({}), passkeys=set[str]().__contains__)
 
     for passkey in ("", "one"):
         req = request("127.0.0.1", proxy_authorization=passkey, proxied_for="198.51.100.1")
@@ -130,8 +131,9 @@ def test_networks_that_hold_an_address_are_found_by_its_prefixes() -> None:
 # whitelists
 
 
-def account(*, trusted: bool) -> Account:
-    return Account(7, "somebody", trusted, False, "00")
+def account(*roles: str, shared_key: SharedKey | None = None) -> Account:
+    held = frozenset(roles)
+    return Account(7, "a", "trusted" in held, False, "00", roles=held, shared_key=shared_key)
 
 
 @pytest.fixture(params=["one partition", "four on a cluster"])
@@ -144,14 +146,15 @@ async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
 
 
 @spec("Rate limits", 5)
-async def test_an_address_from_which_a_trusted_user_generates_is_whitelisted_for_a_day(
-    log: Log,
+@pytest.mark.parametrize("role", ["trusted", "education", "service"])
+async def test_an_address_from_which_a_user_of_such_a_role_generates_is_whitelisted_for_a_day(
+    log: Log, role: str
 ) -> None:
     here, elsewhere = Whitelist(log, "s", Ranges({})), Whitelist(log, "s", Ranges({}))
     caller = Caller("198.51.100.1", proxied=False)
     assert not await elsewhere.earned(caller.address)
 
-    await here.called(caller, account(trusted=True))
+    await here.called(caller, account(role))
 
     assert await here.earned(caller.address)
     assert await elsewhere.earned(caller.address)
@@ -163,15 +166,21 @@ async def test_an_address_from_which_a_trusted_user_generates_is_whitelisted_for
 
 
 @pytest.mark.parametrize(
-    ("trusted", "proxied"), [(False, False), (True, True)], ids=["not trusted", "proxied"]
+    ("caller", "proxied"),
+    [
+        (account("patron", "vpn"), False),
+        (account("trusted"), True),
+        (account("trusted", shared_key=SharedKey("k", -1, 0, -1)), False),
+    ],
+    ids=["of other roles", "proxied", "with a shared key"],
 )
 async def test_other_callers_whitelist_nothing(
-    redis_url: str, trusted: bool, proxied: bool
+    redis_url: str, caller: Account, proxied: bool
 ) -> None:
     log = Log(Link(redis_url), Keys(1), test=True)
     whitelist = Whitelist(log, "s", Ranges({}))
 
-    await whitelist.called(Caller("198.51.100.1", proxied), account(trusted=trusted))
+    await whitelist.called(Caller("198.51.100.1", proxied), caller)
 
     assert not await whitelist.earned("198.51.100.1")
     assert [key async for key in log.redis.scan("*")] == []
@@ -196,7 +205,7 @@ async def test_what_was_read_is_kept_for_a_while_and_of_so_many_addresses(redis_
     for number in range(100):
         await whitelist.earned(f"198.51.100.{number}")
     here = Caller("198.51.100.99", proxied=False)
-    await Whitelist(log, "s", Ranges({})).called(here, account(trusted=True))
+    await Whitelist(log, "s", Ranges({})).called(here, account("trusted"))
 
     assert not await whitelist.earned(here.address)  # until some seconds have passed
     assert len(whitelist._read) == 10
