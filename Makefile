@@ -14,8 +14,10 @@ READY := $(VENV)/.installed
 ifneq ($(shell $(BIN)/python -c 'print(open("$(READY)").read())' 2>/dev/null),$(CURDIR))
 $(shell rm -f $(READY))
 endif
-# `make test ARGS="tests/lua -k lapse"` runs a part.
+# `make test ARGS="tests/lua -k lapse"` runs a part, `ARGS="-n 0"` all of it in one process.
 ARGS ?=
+# Two processes, on any machine: each starts servers of its own, and most of a test's time is waiting for those.
+SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test soak bench lint format types lua imports cov docs lock ci clean
 
@@ -31,13 +33,13 @@ demo: setup ## Start everything, stream one chat job through it, show what happe
 	@$(BIN)/hordechat demo
 
 test: setup ## Run every test against real servers
-	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" $(SPREAD) $(ARGS)
 
-soak: setup ## Run the long forms of the tests
+soak: setup ## Run the long forms of the tests, in one process
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 
 cov: setup ## Run the tests with branch coverage of the packages that hold the rules
-	@$(BIN)/python -m pytest -m "not soak" --cov --cov-report=term $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak" $(SPREAD) --cov --cov-report=term $(ARGS)
 
 bench: setup ## Measure, print ratios, write JSON
 	@$(BIN)/python -m bench $(ARGS)

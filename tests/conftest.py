@@ -1,12 +1,16 @@
-"""Real servers, started once a session on free ports of loopback, and clean data for each test.
+"""Real servers, started once a process of tests on free ports of loopback, and clean data for each
+test.
 
 A test that needs no server starts none. Nothing is flushed to disk: tests do not end by power cuts.
 """
+
+from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -18,7 +22,33 @@ from hordechat.datadir import free_port
 from hordechat.embedded import postgres, s3, valkey
 from hordechat.process import Service, running
 
+if TYPE_CHECKING:
+    from xdist.scheduler import Scheduling
+
 TEMPLATE = "template_migrated"
+END_TO_END = "tests/e2e/"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests of whole services first, after the shuffle: they take longest, and would be what
+    one process is still at when the other has nothing left.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith(END_TO_END))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    """With `--dist loadfile`, the tests of whole services go to one process as if they were one
+    file: they share a running service, and what they measure does not suffer from one another.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class Spread(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return END_TO_END if nodeid.startswith(END_TO_END) else super()._split_scope(nodeid)
+
+    return Spread(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
