@@ -19,6 +19,7 @@ from api.description.operations import described
 from api.disconnect import App, CancelOnDisconnect
 from api.gate import Gate
 from api.guard import MemoryGuard
+from api.kudos import TransferRoute
 from api.limits import Limiter
 from api.matcher import Matcher
 from api.models import Models
@@ -230,6 +231,17 @@ def create_app(parts: Parts) -> App:
     app.add_route(
         "/v2/workers/{worker_id}",
         WorkerRoute(log, parts.database, accounts, parts.directory, **operated),
+    )
+    app.add_route(
+        "/v2/kudos/transfer",
+        TransferRoute(
+            log,
+            limits,
+            accounts,
+            parts.gate.settled,
+            secret=parts.secret,
+            bodies=Bodies(seconds=parts.body_seconds, pace=pace),
+        ),
     )
     census = parts.census
     app.add_route("/v2/status/models", ModelsRoute(census, parts.reference))

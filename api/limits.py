@@ -11,7 +11,8 @@ Decisions where the specification is open:
 * The address of a call is a whole one, IPv6 too.
 * Progress posts have 600/second for an address: at 60 submits a second, jobs that stream for ten
   seconds post once a second each.
-* Calls without an apikey header, which are refused, are held to the limits of addresses only.
+* Calls without an apikey header, which are refused, are held to the limits of addresses only: where
+  a route has none, to the default.
 * `X-RateLimit-*` tell of the limit that is nearest to its end, or of the one that was passed.
 * `Retry-After` is at most 120 s: clients ignore more.
 * While Redis does not answer nobody is limited: the routes themselves say 503.
@@ -66,7 +67,9 @@ class Rule:
     ordinary: Items
     wide: Items
     """For whitelisted addresses; of keys for the anonymous one, and for those that trusted users'
-    addresses send."""
+    addresses send, unless `listed`."""
+    listed: bool = False
+    """The wide budgets of keys are for those that whitelisted addresses send, as elsewhere."""
     path: bool = True
     """Counted for each method, and each request in a path; else for the route as a whole."""
 
@@ -77,7 +80,7 @@ Rules = Mapping[tuple[str, str], tuple[Rule, ...]]
 
 def _same(whose: str, notation: str, *, path: bool) -> tuple[Rule, ...]:
     items = items_of(notation)
-    return (Rule(whose, items, items, path),)
+    return (Rule(whose, items, items, path=path),)
 
 
 def _submit(budgets: Sequence[str]) -> tuple[Rule, ...]:
@@ -104,6 +107,14 @@ def rules(*, text: Sequence[str], chat: Sequence[str]) -> Rules:
         ("/v2/generate/text/submit", "*"): _same("remote", "60/second", path=False),
         ("/v2/generate/text/progress", "*"): _same("remote", "600/second", path=False),
         ("/v2/status/modes", "*"): _same("remote", "30/minute", path=False),
+        ("/v2/kudos/transfer", "POST"): (
+            Rule(
+                "key",
+                items_of("1/second;90/hour"),
+                items_of("1/second;600/hour"),
+                listed=True,
+            ),
+        ),
         ("/v2/status/heartbeat", "*"): (),
         ("/health/live", "*"): (),
         ("/health/ready", "*"): (),
@@ -171,7 +182,10 @@ class Limiter:
         try:
             with Deadline(WAIT_SECONDS, parts=_WAIT_PARTS):
                 place = _place(template, params)
-                told = await self._count(await self._windows(req, template, place, rules))
+                windows = await self._windows(req, template, place, rules)
+                if not windows:  # of keys alone, and it sends none
+                    windows = await self._windows(req, template, place, DEFAULT)
+                told = await self._count(windows)
         except (TimeoutError, RedisUnavailable, Unavailable, ScriptFailed):
             return
         resp.set_header("x-ratelimit-limit", str(told.item.amount))
@@ -201,7 +215,8 @@ class Limiter:
                 owner = req.get_header("apikey") or ""
                 if not 0 < len(owner) <= LONGEST_KEY:
                     continue
-                widened = earned or owner == ANONYMOUS_KEY  # a service has many keys
+                if not rule.listed:
+                    widened = earned or owner == ANONYMOUS_KEY  # a service has many keys
             if rule.path:
                 windows += self._windows_of(rule, widened, owner, req.method, place)
             else:

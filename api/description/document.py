@@ -45,6 +45,11 @@ PARAMETERS: Mapping[str, Json] = {
         "description": "Who calls, as `name:version:contact`. Stored with the request.",
         "schema": {"type": "string", "default": "unknown:0:unknown"},
     },
+    "Idempotency-Key": {
+        "description": "A name for this operation, 1 to 255 characters that can be printed: sent"
+        " again with it, it is done once.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    },
     "Prefer": {
         "description": "`wait=N` holds the answer back until there is something to tell, for up to"
         " N seconds (RFC 7240). What is not understood is ignored.",

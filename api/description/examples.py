@@ -115,3 +115,8 @@ TIMEOUT: Examples = {
 }
 
 CLEAR_TIMEOUT: Examples = {"An address": {"ipaddr": "203.0.113.7"}}
+
+TRANSFER: Examples = {
+    "To an account": {"username": "Ada#7", "amount": 250},
+    "To a shared key": {"username": _GENERATION, "amount": 12.5},
+}

@@ -15,6 +15,7 @@ from msgspec import Meta
 from api import (
     chat,
     health,
+    kudos,
     modes,
     openapi,
     queued,
@@ -62,16 +63,26 @@ from handlers.errors import (
     CorruptPrompt,
     DatabaseUnavailable,
     DuplicateGen,
+    EducationCannotSendKudos,
     ExcessiveStopSequence,
+    FaultWhenKudosReceiving,
+    FaultWhenKudosSending,
+    IdempotencyKeyConflict,
     InvalidExtraSourceImages,
     InvalidJobID,
     InvalidPriorityUsername,
+    InvalidTargetUsername,
+    KudosTransferFromAnon,
+    KudosTransferNotEnough,
+    KudosTransferToAnon,
+    KudosTransferToSelf,
     Locked,
     MaintenanceMode,
     MessageNotFound,
     MissingFullSamplerOrder,
     MissingPrompt,
     MoreThanMinExtraSourceImage,
+    NegativeKudosTransfer,
     NoEligibleWorker,
     NoHordeModSelected,
     NotAdmin,
@@ -87,10 +98,14 @@ from handlers.errors import (
     RequestNotFound,
     RequiresTrust,
     SettlerBehind,
+    SharedKeyExpired,
+    SourceAccountFlagged,
     SourceImageSizeExceeded,
     SourceImageUnreadable,
+    TargetAccountFlagged,
     TimeoutIP,
     TokenOverflow,
+    TooFastKudosTransfers,
     TooManyExtraSourceImages,
     TooManyPrompts,
     TooManyStopSequences,
@@ -148,6 +163,25 @@ _CHAT = "Chat requests"
 _TEXT = "Text requests"
 _WORKERS = "Workers"
 _SERVICE = "The service"
+_ACCOUNTS = "Accounts"
+
+_TRANSFER = (
+    EducationCannotSendKudos,
+    FaultWhenKudosReceiving,
+    FaultWhenKudosSending,
+    IdempotencyKeyConflict,
+    InvalidTargetUsername,
+    KudosTransferFromAnon,
+    KudosTransferNotEnough,
+    KudosTransferToAnon,
+    KudosTransferToSelf,
+    NegativeKudosTransfer,
+    SharedKeyExpired,
+    SourceAccountFlagged,
+    TargetAccountFlagged,
+    TooFastKudosTransfers,
+    SettlerBehind,
+)
 
 _STATUS = (RequestNotFound, RedisUnavailable, DatabaseUnavailable, ReadModelBehind)
 _READ = (RedisUnavailable, DatabaseUnavailable)
@@ -376,6 +410,17 @@ OPERATIONS = (
         examples=examples.MODES,
         answers={200: Answer("The modes from now on.", modes.ShownModes)},
         refusals=LIMITED + BODY + KEY + COMMAND + (NoHordeModSelected, NotAdmin),
+    ),
+    Operation(
+        path="/v2/kudos/transfer",
+        responder=kudos.TransferRoute.on_post,
+        tag=_ACCOUNTS,
+        key=True,
+        headers=("Idempotency-Key",),
+        body=kudos.TransferBody,
+        examples=examples.TRANSFER,
+        answers={200: Answer("They are given.", kudos.Transferred)},
+        refusals=LIMITED + BODY + KEY + COMMAND + _TRANSFER,
     ),
     Operation(
         path="/v2/workers",

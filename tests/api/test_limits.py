@@ -404,3 +404,27 @@ async def test_the_routes_of_a_worker_have_thirty_a_minute_each(limited: Limited
     assert {await status(NOBODY) for _ in range(30)} == {404}
     assert await status(NOBODY) == 429
     assert (await status(OTHER), await status(NOBODY, "DELETE")) == (404, 404)
+
+
+async def test_each_key_gives_kudos_once_a_second_and_ninety_times_an_hour(
+    limited: Limited,
+) -> None:
+    """And 600 times from an address that is whitelisted; what is refused counts like the rest."""
+    site = limited.site
+
+    async def give(key: str | None, address: str = "198.51.100.1") -> tuple[int, str]:
+        body = {"username": "nobody", "amount": 1}
+        answer = await site.post("/v2/kudos/transfer", body, key, {"x-forwarded-for": address})
+        return answer.status_code, answer.json()["message"]
+
+    assert (await give(site.client_key))[0] == 400
+    assert await give(site.client_key, "198.51.100.2") == (429, "1 per 1 second")
+    assert (await give(site.owner_key))[0] == 400
+    for _ in range(89):
+        await limited.clock.move(1)
+        assert (await give(site.client_key))[0] == 400
+    await limited.clock.move(1)
+    assert await give(site.client_key) == (429, "90 per 1 hour")
+    assert (await give(site.client_key, SERVICE))[0] == 400
+    assert (await give(site.owner_key))[0] == 400
+    assert (await give(None))[0] == 400  # held to the limit of its address

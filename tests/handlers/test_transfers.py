@@ -8,6 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,8 @@ FLOOR = 25 * KUDOS
 HAS = 100 * KUDOS  # what the pool's client begins with
 
 
-async def opened(pool: Pool, name: str = "other", **more: object) -> Account:
-    _, key = await open_account(pool.log, SECRET, name, **more)  # type: ignore[arg-type]
+async def opened(pool: Pool, name: str = "other", **more: Any) -> Account:
+    _, key = await open_account(pool.log, SECRET, name, **more)
     return await pool.accounts.find(key)
 
 
@@ -158,7 +159,7 @@ async def test_what_is_on_its_way_may_be_given_on(pool: Pool) -> None:
 
 async def test_refusals_change_nothing(pool: Pool) -> None:
     anonymous = await pool.accounts.find("0000000000")
-    rich = {"kudos": HAS}
+    rich: dict[str, Any] = {"kudos": HAS}
     flagged = await opened(pool, flagged=True, **rich)
     pupil = await opened(pool, roles=("education",), **rich)
     doubted, believed = await opened(pool, **rich), await opened(pool, trusted=True, **rich)
@@ -167,7 +168,7 @@ async def test_refusals_change_nothing(pool: Pool) -> None:
         await pool.log.read("HSET", key, "suspicious", pool.limits.suspect)
     own = await shared_key(pool, pool.client, 5)
     expired = await shared_key(pool, pool.owner, 5, expiry_ms=1)
-    table = [
+    table: list[tuple[Account, Account | Target, float, type[errors.Refused]]] = [
         (anonymous, pool.client, 1, errors.KudosTransferFromAnon),
         (pool.client, anonymous, 1, errors.KudosTransferToAnon),
         (pool.client, pool.client, 1, errors.KudosTransferToSelf),
