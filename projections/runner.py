@@ -23,6 +23,7 @@ from projections.rebuild import rebuild
 
 _BLOCK_S = 0.5  # one blocking read: how late a stop, a lost lock or a rebuild is noticed at worst
 _UNWRITTEN_S = 0.03  # the same while the checkpoint is behind: readers may wait for it
+_GATHER_S = 0.004  # of pause for each event of the last transaction, up to the setting
 _POLL_S = 0.25  # how often a stand-by looks at its lock
 _PATIENCE_S = 1.5  # how long a lock stays free before someone takes it beyond its share
 _BACKOFF_S = (0.1, 2.0)  # first and longest pause before connecting again
@@ -40,7 +41,7 @@ def run(
     partitions: int,
     take: int | None = None,
     batch: int = 500,
-    pause_ms: float = 4,
+    pause_ms: float = 24,
     stop: threading.Event | None = None,
 ) -> None:
     """Project until `stop` is set; raise what ended a thread, which is never a lost connection.
@@ -49,7 +50,7 @@ def run(
     take        how many of them this process takes while others may want some; one that stays free
                 for 1.5 s is taken beyond that, and given back when another process has room
     batch       most events in one transaction
-    pause_ms    least time between two transactions of a busy partition
+    pause_ms    longest pause between two transactions of a busy partition
     """
     process = _Process(
         PROJECTIONS[projection_name],
@@ -281,9 +282,10 @@ class _Partition:
             elif events < process.batch and process.projection.pause_s:
                 earliest = now + process.projection.pause_s
             elif events < process.batch and not projector.unwritten:
-                # Waking for each event costs more than it brings: let the next few gather. After a
-                # rest this moment has long passed, so the first event goes at once.
-                earliest = now + process.pause_s
+                # Waking for each event costs more than it brings, here and wherever its commit is
+                # heard: let the next few gather, the more the more came. After a rest this moment
+                # has long passed, so the first event goes at once.
+                earliest = now + min(events * _GATHER_S, process.pause_s)
             if process.share.is_over() and now - looked > _PATIENCE_S:
                 looked = now
                 if session.is_asked(connected, self._name) and process.share.drop_surplus():

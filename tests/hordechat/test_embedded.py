@@ -16,6 +16,8 @@ import redis
 from hordechat.datadir import free_port
 from hordechat.embedded import as_user, postgres, s3, valkey
 from hordechat.process import Service, StartFailed, running
+from lua import link
+from projections import log
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -79,6 +81,34 @@ def test_valkey_takes_a_path_with_spaces_and_quotes(tmp_path):
     service = _valkey(folder)
     with running(service, tmp_path / "log"):
         assert service.probe()
+
+
+@pytest.mark.parametrize("name", ["short", 'a "quoted" folder?', "far" * 40])
+async def test_valkey_serves_on_a_socket_and_where_that_is_too_deep_on_its_port(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    service = _valkey(folder, password="pass", socket=True)
+    assert service.url.startswith("redis://" if name.startswith("far") else "unix://")
+    for _ in range(2):  # what a killed server leaves of its socket is in nobody's way
+        with running(service, tmp_path / "log") as child:
+            opened = await link.connect(service.url)
+            assert await opened.call("PING") == b"PONG"
+            await opened.close()
+            with log.connect(service.url) as client:
+                assert client.ping()
+            child.kill()
+
+
+async def test_a_socket_that_nobody_serves_is_an_absence_like_any(tmp_path):
+    url = _valkey(tmp_path, socket=True).url
+    with pytest.raises(link.Unavailable):
+        await link.connect(url)
+    opened = link.Link(url)
+    with pytest.raises(link.Unavailable) as away:
+        await opened.call("PING")
+    assert not away.value.sent
+    with pytest.raises(log.AWAY), log.connect(url):
+        pass
 
 
 def test_a_cluster_of_one_node_serves_every_slot(cluster_url):
