@@ -55,6 +55,23 @@ def test_an_operation_key_is_claimed_beside_its_account(partitions: int, user_id
     assert claim != keys.claim(user_id + 1, REQUEST)
 
 
+@given(st.integers(min_value=1, max_value=64), st.integers(min_value=0, max_value=10_000))
+def test_what_kudos_are_spent_with_lives_beside_its_account(partitions: int, user_id: int) -> None:
+    keys = Keys(partitions)
+    shared_key = keys.new_shared_key(user_id)
+
+    beside = {
+        keys.account(user_id),
+        keys.shared_key(shared_key),
+        keys.shared_keys(user_id),
+        keys.transfers(user_id),
+        keys.profile(user_id),
+        keys.clearing(keys.of_account(user_id)),
+    }
+
+    assert len({key.split("horde:")[0] for key in beside}) == 1
+
+
 def test_ids_spread_over_all_partitions() -> None:
     keys = Keys(4)
 
@@ -77,6 +94,11 @@ def test_every_key_is_of_exactly_one_kind(partitions: int) -> None:
             keys.fences(0),
             keys.claim(7, REQUEST),
             keys.modes(),
+            keys.clearing(0),
+            keys.transfers(7),
+            keys.shared_key(REQUEST),
+            keys.shared_keys(7),
+            keys.passkeys(0),
         ],
         "ephemeral": [
             keys.content(REQUEST),
@@ -90,7 +112,7 @@ def test_every_key_is_of_exactly_one_kind(partitions: int) -> None:
         ],
         "durable": [
             *(keys.events(0), keys.control(0), keys.delete_retry(0)),
-            *(keys.ip_timeouts(), keys.worker_messages()),
+            *(keys.ip_timeouts(), keys.worker_messages(), keys.profile(7)),
         ],
     }
 
@@ -108,6 +130,9 @@ def test_the_keys_of_every_event_are_known() -> None:
         "worker_id": REQUEST,
         "name": "n",
         "key": "ab" * 32,
+        "former": "ab" * 32,
+        "shared_key": REQUEST,
+        "shared_keys": (REQUEST,),
         "generations": (REQUEST,),
         "settled": (REQUEST,),
     }
