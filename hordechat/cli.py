@@ -74,6 +74,31 @@ def _print_json(value: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
+def _user_id(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    """The number of an account, from that or from its username."""
+    from handlers.usernames import number_of
+
+    number = number_of(text if "#" in text else f"#{text}")
+    if number is None:
+        raise click.BadParameter("not an account: give its number, or name#number")
+    return number
+
+
+def _amount(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
+    """10^-4 kudos, from a number of kudos."""
+    from decimal import Decimal, InvalidOperation
+
+    from handlers.amounts import amount_of
+    from handlers.errors import BadRequest
+
+    try:
+        return amount_of(Decimal(text))
+    except InvalidOperation:
+        raise click.BadParameter("not a number") from None
+    except BadRequest as refusal:
+        raise click.BadParameter(str(refusal)) from None
+
+
 _take = click.option(
     "--take",
     type=click.IntRange(min=1),
@@ -315,6 +340,27 @@ def create(
             given, name=name, kudos=kudos, trusted=trusted, moderator=moderator, flagged=flagged
         )
     )
+
+
+@main.group()
+def kudos() -> None:
+    """Give kudos, or take some."""
+
+
+@kudos.command(context_settings={"ignore_unknown_options": True})  # an amount may begin with a -
+@_with_data_dir
+@click.argument("user", callback=_user_id)
+@click.argument("amount", callback=_amount)
+@click.option("--id", "grant_id", metavar="ID", help="Grants with the same id are made once.")
+def grant(context: Context, user: int, amount: int, grant_id: str | None) -> None:
+    """Grant AMOUNT kudos to USER (a number, or name#number), and print the new balance as JSON.
+
+    An amount below 0 takes as many, down to the least that the account may have.
+    """
+    given = context.settings("kudos")
+    from hordechat import commands
+
+    _print_json(commands.kudos_grant(given, user_id=user, amount=amount, grant_id=grant_id))
 
 
 @main.command()

@@ -5,6 +5,7 @@ import signal
 import sys
 import tempfile
 import threading
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any, TypeVar
 import structlog
 
 from api.health import MayEvict, redis_check
-from events.base import Position
-from handlers.accounts import open_account, open_anonymous
+from events.base import KUDOS, Position
+from handlers.accounts import open_account, open_anonymous, people
 from handlers.addresses import spelled
 from handlers.errors import CorruptPrompt, OutOfMemory, Rebuilding, RedisUnavailable
+from handlers.grants import grant
 from handlers.janitor import Janitor
 from handlers.log import Log
 from handlers.modes import read_modes, set_modes
@@ -293,6 +295,24 @@ def user_create(
 
     user_id, api_key = _with_log(settings, work)
     return {"id": user_id, "username": f"{name}#{user_id}", "api_key": api_key}
+
+
+def kudos_grant(
+    settings: Settings, *, user_id: int, amount: int, grant_id: str | None = None
+) -> dict[str, object]:
+    """Grant an account so much, 10^-4 kudos; another grant with the same id changes nothing."""
+
+    async def work(opened: Log) -> dict[str, object]:
+        made = await grant(opened, user_id, amount, grant_id=grant_id or str(uuid.uuid4()))
+        username = (await people(opened, [user_id]))[user_id].username
+        return {
+            "id": user_id,
+            "username": username,
+            "granted": 0 if made.repeated else amount / KUDOS,
+            "kudos": made.kudos / KUDOS,
+        }
+
+    return _with_log(settings, work)
 
 
 def timeout_set(settings: Settings, *, address: str, minutes: int) -> dict[str, object]:

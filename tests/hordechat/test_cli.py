@@ -45,6 +45,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict]]:
     stand_in.timeout_set = record("timeout_set", {"ipaddr": "198.51.100.7", "seconds": 540})
     stand_in.timeout_list = record("timeout_list", [])
     stand_in.timeout_clear = record("timeout_clear", answer=True)
+    stand_in.kudos_grant = record("kudos_grant", {"id": 3, "kudos": 25.0})
     stand_in.user_create = record("user_create", {"id": 1, "username": "a#1", "api_key": "k"})
     monkeypatch.setitem(sys.modules, "hordechat.commands", stand_in)
     monkeypatch.setattr("hordechat.commands", stand_in, raising=False)
@@ -70,7 +71,7 @@ def test_every_command_explains_itself(path):
     assert result.exit_code == 0
     assert result.stdout.startswith(f"Usage: main {' '.join(path)}")
     assert "--data-dir" in result.stdout or path in {
-        ("demo",), ("user",), ("filters",), ("timeout",),
+        ("demo",), ("user",), ("filters",), ("timeout",), ("kudos",),
     }  # fmt: skip
 
 
@@ -79,6 +80,7 @@ def test_the_commands_are_those_that_operators_rely_on():
         "up", "info", "user", "user create", "worker", "settings", "migrate", "web", "projector",
         "settler", "janitor", "rebuild", "verify", "log", "demo", "filters", "filters check",
         "mode", "timeout", "timeout set", "timeout list", "timeout clear",
+        "kudos", "kudos grant",
     }  # fmt: skip
 
 
@@ -101,6 +103,16 @@ def test_the_commands_are_those_that_operators_rely_on():
             ["log", "--request", "00000000-0000-4000-8000-000000000000"],
             "log",
             {"request_id": "00000000-0000-4000-8000-000000000000"},
+        ),
+        (
+            ["kudos", "grant", "bob#3", "12.5"],
+            "kudos_grant",
+            {"user_id": 3, "amount": 125_000, "grant_id": None},
+        ),
+        (
+            ["kudos", "grant", "3", "-7.0001", "--id", "of May"],
+            "kudos_grant",
+            {"user_id": 3, "amount": -70_001, "grant_id": "of May"},
         ),
         (
             ["user", "create", "anna", "--kudos", "2.5", "--trusted"],
@@ -198,6 +210,11 @@ def test_without_servers_it_says_what_to_do(run, calls, args, sentence):
         ["up", "--port", "70000"],
         ["worker", "--url", "u", "--api-key", "k", "--name", "w", "--model", "m", "--backend", "x"],
         ["user", "create", "a", "--kudos", "-1"],
+        ["kudos", "grant", "bob", "1"],
+        ["kudos", "grant", "3", "much"],
+        ["kudos", "grant", "3", "NaN"],
+        ["kudos", "grant", "3", "0.00001"],
+        ["kudos", "grant", "3"],
     ],
 )
 def test_bad_arguments_are_refused(run, calls, args):
