@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from events import codec, types
+from events.base import KUDOS
 from events.keys import Keys
-from handlers import workers
+from handlers import shared_keys, workers
 from handlers.accounts import open_account
 from handlers.admission import admit
 from handlers.cancel import expire
@@ -28,7 +29,7 @@ from handlers.transfers import Target, transfer
 from lua.link import Link
 from lua.scripts import HERE, Refusal, Scripts, load
 from tests.handlers.driver import idle
-from tests.handlers.pool import REPLY, SECRET, TARIFF, Pool, operation_of
+from tests.handlers.pool import REPLY, SECRET, TARIFF, Pool, operation_of, request_of
 
 SCRIPTS = {path.stem: load(path, test=True) for path in sorted(HERE.glob("*.lua"))}
 REFUSALS = sorted(
@@ -288,6 +289,18 @@ async def _too_many(pool: Pool) -> None:
     await pool.submit()
 
 
+async def _with_key(pool: Pool, *, kudos: int = 5, days: int = -1, gone: bool = False) -> None:
+    """What is held upfront is more than the shared key may spend; or its time is up, or it went."""
+    terms = shared_keys.Terms(kudos=kudos, days=days)
+    id_ = await shared_keys.open_shared_key(pool.log, pool.client, terms)
+    account = await pool.accounts.payer(id_)
+    if gone:
+        known = await shared_keys.find(pool.log, id_)
+        await shared_keys.delete_shared_key(pool.log, pool.client, known)
+    await pool.pass_time(days * 86_400 if days > 0 else 0)
+    await pool.submitted(request_of(hold=6 * KUDOS), account=account)
+
+
 async def _claimed(pool: Pool) -> None:
     await pool.submit(operation=operation_of())
     await pool.submit(operation=operation_of())
@@ -404,6 +417,10 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("abandon", "NOT_DUE"): lambda pool: _abandon(pool, came=False),
     ("admit", "NO_ACCOUNT"): _no_account,
     ("admit", "CLAIMED"): _claimed,
+    ("admit", "KEY_EXPIRED"): lambda pool: _with_key(pool, kudos=9, days=1),
+    ("admit", "KEY_SHORT"): _with_key,
+    ("admit", "NO_KEY"): lambda pool: _with_key(pool, gone=True),
+    ("admit", "SHORT"): lambda pool: pool.submitted(request_of(hold=75 * KUDOS + 1)),
     ("admit", "TOO_MANY"): _too_many,
     ("assign", "GONE"): lambda pool: pool.assign(pool.log.keys.new_request_id()),
     ("assign", "HELD_OFF"): _held_off,
