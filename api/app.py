@@ -34,10 +34,12 @@ from api.service_status import (
     TotalsByModel,
     TotalsRoute,
 )
+from api.shared_keys import SharedKeyRoute, SharedKeysRoute
 from api.status import CHAT, TEXT, StatusReader
 from api.text import Pop, Progress, Submit
 from api.text_requests import TextAsync, TextParameters, TextStatus
 from api.timeouts import TimeoutsRoute
+from api.users import FindUser, People, UserRoute, UsersRoute
 from api.wait import Drain, Watches
 from api.worker_messages import MessageRoute, MessagesRoute
 from api.workers import Directory, WorkerByName, WorkerRoute, WorkersRoute
@@ -101,7 +103,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """Of the service."""
     admins: frozenset[str]
-    """Who may change the modes over HTTP, as `name#id`."""
+    """Who may change the modes and delete accounts over HTTP, as `name#id`."""
     node: str
     """What answers call this process: `<host>:<port>:<version>`."""
     optional: Mapping[str, health.Check] = {}
@@ -243,6 +245,15 @@ def create_app(parts: Parts) -> App:
             bodies=Bodies(seconds=parts.body_seconds, pace=pace),
         ),
     )
+    people = People(log, limits, parts.database)
+    app.add_route("/v2/find_user", FindUser(log, accounts, people))
+    app.add_route("/v2/users", UsersRoute(people))
+    app.add_route(
+        "/v2/users/{user_id}",
+        UserRoute(log, accounts, people, secret=parts.secret, admins=parts.admins, **operated),
+    )
+    app.add_route("/v2/sharedkeys", SharedKeysRoute(log, accounts, **operated))
+    app.add_route("/v2/sharedkeys/{shared_key}", SharedKeyRoute(log, accounts, **operated))
     census = parts.census
     app.add_route("/v2/status/models", ModelsRoute(census, parts.reference))
     app.add_route("/v2/status/models/{model_name:path}", ModelRoute(census, parts.reference))

@@ -71,12 +71,18 @@ async def moderator(req: falcon.asgi.Request, accounts: Accounts) -> Account:
     return caller
 
 
-async def is_moderator(req: falcon.asgi.Request, accounts: Accounts) -> bool:
-    """Whether a moderator calls a route that needs no key: any other key gives nothing more."""
+async def caller(req: falcon.asgi.Request, accounts: Accounts) -> Account | None:
+    """The account that calls a route which needs no key; None without one, or for nobody's."""
     sent = req.get_header("apikey")
     if not sent or len(sent) > LONGEST_KEY:
-        return False
+        return None
     try:
-        return (await accounts.find(sent)).moderator
+        return await accounts.find(sent)
     except InvalidAPIKey:
-        return False
+        return None
+
+
+async def is_moderator(req: falcon.asgi.Request, accounts: Accounts) -> bool:
+    """Whether a moderator calls a route that needs no key: any other key gives nothing more."""
+    account = await caller(req, accounts)
+    return account is not None and account.moderator

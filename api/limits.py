@@ -53,6 +53,7 @@ matters most."""
 LONGEST_RETRY_SECONDS = 120
 _DIGEST_BYTES = 14
 _PARTITION_DIGITS = 4
+_MOST_DIGITS = 18
 _KEPT = 8192
 
 Items = tuple[RateLimitItem, ...]
@@ -106,6 +107,7 @@ def rules(*, text: Sequence[str], chat: Sequence[str]) -> Rules:
         ("/v2/generate/text/pop", "*"): _same("remote", "60/second", path=False),
         ("/v2/generate/text/submit", "*"): _same("remote", "60/second", path=False),
         ("/v2/generate/text/progress", "*"): _same("remote", "600/second", path=False),
+        ("/v2/sharedkeys", "PUT"): _same("client", "5/minute", path=True),
         ("/v2/status/modes", "*"): _same("remote", "30/minute", path=False),
         ("/v2/kudos/transfer", "POST"): (
             Rule(
@@ -124,6 +126,7 @@ def rules(*, text: Sequence[str], chat: Sequence[str]) -> Rules:
             table[f"/v2/generate/{family}/status/{{request_id}}", method] = status
     for method in ("GET", "PUT", "DELETE"):
         table["/v2/workers/{worker_id}", method] = _same("client", "30/minute", path=True)
+        table["/v2/users/{user_id}", method] = _same("client", "60/minute", path=True)
     return table
 
 
@@ -134,8 +137,14 @@ DEFAULT = _same("remote", "90/minute", path=False)
 def _place(template: str, params: Mapping[str, str]) -> str:
     """What a call asks of a route, whichever way it is spelled: a path that differs in its slashes
     or in the case of its id gains no new budget. All ids that can be nobody's are one."""
-    ids = [id_ for each in params.values() if (id_ := canonical(each)) is not None]
+    ids = [id_ for each in params.values() if (id_ := canonical(each) or _number(each))]
     return " ".join((template, *ids))
+
+
+def _number(text: str) -> str:
+    """An account's number in one spelling; nothing for what is none."""
+    digits = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    return str(int(text)) if digits else ""
 
 
 class _Window(NamedTuple):

@@ -44,17 +44,23 @@ class Change(NamedTuple):
     usage_multiplier: int | None = None  # 10^-3
     reset_suspicion: bool = False
 
+    def also(self) -> dict[str, bool | int]:
+        """What comes with it: a moderator is trusted, and education has more jobs that wait."""
+        more: dict[str, bool | int] = {}
+        if self.roles.get("moderator"):
+            more["trusted"] = True
+        if self.roles.get("education") and self.concurrency is None:
+            more["concurrency"] = EDUCATION_CONCURRENCY
+        return more
+
     def event(self, user_id: int, by: int) -> AccountChanged:
         """The fact, all of it."""
-        roles = dict(self.roles)
-        if roles.get("moderator"):
-            roles["trusted"] = True
-        concurrency = self.concurrency
-        if concurrency is None and roles.get("education"):
-            concurrency = EDUCATION_CONCURRENCY
+        also = self.also()
+        roles = {**self.roles, **({"trusted": True} if "trusted" in also else {})}
+        concurrency = also.get("concurrency", self.concurrency)
         values = {
             "name": self.name,
-            "concurrency": concurrency if concurrency != 0 else NONE_MAY_WAIT,
+            "concurrency": NONE_MAY_WAIT if concurrency == 0 else concurrency,
             "worker_invited": self.worker_invited,
             "public_workers": self.public_workers,
             "monthly_kudos": self.monthly_kudos,
@@ -88,15 +94,19 @@ def check_changeable(user_id: int) -> None:
 
 
 async def change_account(log: Log, user_id: int, change: Change, *, by: int = OPERATOR) -> None:
-    """Change the account. Raise AnonForbiddenUserMod, UserNotFound."""
+    """Change the account. One that is no service's any more loses its passkey.
+
+    Raise AnonForbiddenUserMod, UserNotFound.
+    """
     check_changeable(user_id)
-    event = change.event(user_id, by)
+    keys, event = log.keys, change.event(user_id, by)
+    partition = keys.of_account(user_id)
     try:
         (position,) = await log.run(
             "change_account",
-            log.keys.of_account(user_id),
-            {"account": log.keys.account(user_id)},
-            {"event": codec.encode(event)},
+            partition,
+            {"account": keys.account(user_id), "passkeys": keys.passkeys(partition)},
+            {"user_id": user_id, "event": codec.encode(event)},
         )
     except Refusal as refusal:
         raise UserNotFound from refusal

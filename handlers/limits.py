@@ -70,9 +70,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def concurrency_of(self, account: Account) -> int:
         """Jobs that may wait at once, of all that count together for a request of the account."""
-        if account.anonymous:
+        return self.jobs_of(account.concurrency, anonymous=account.anonymous)
+
+    def jobs_of(self, concurrency: int, *, anonymous: bool) -> int:
+        """The same, by what the account was given: 0 is nothing of its own, and -1 none at all."""
+        if anonymous:
             return self.anonymous_concurrency
-        return max(0, account.concurrency or self.concurrency)
+        return max(0, concurrency or self.concurrency)
 
     def workers_of(self, account: Account) -> int:
         """Workers that the account may have."""

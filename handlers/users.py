@@ -6,6 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from events.roles import ROLES
+from handlers.accounts import ANONYMOUS_ID
 from handlers.errors import UserNotFound
 from handlers.log import Log
 
@@ -53,6 +54,11 @@ class User(NamedTuple):
     def username(self) -> str:
         """The unique alias, `name#id`."""
         return f"{self.name}#{self.id}"
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether it is the account of everyone who has none."""
+        return self.id == ANONYMOUS_ID
 
 
 def number_of(text: str) -> int:

@@ -1,21 +1,30 @@
 #!lua
---[[ change_account: change what an account is called, or may do.
+--[[ change_account: change what an account is called, or may do. One that is no service's any more loses its passkey.
 
 KEYS[1] events   stream  horde:events
 KEYS[2] control  hash    horde:control
 KEYS[3] account  hash    horde:account:<account id>
+KEYS[4] passkeys hash    horde:passkeys, the account of each HMAC
 
-ARGV[1..] event  flat fields of account-changed
+ARGV[1] user_id
+ARGV[2..] event  flat fields of account-changed
 
 RETURNS {"OK", position}
 REFUSES REBUILDING  a rebuild of state runs
         NO_ACCOUNT  there is no such account, or it is deleted
-EVENTS  account-changed
+EVENTS  account-changed passkey-changed
 ]]
 -- use lib/event
 -- use apply/account-changed
-local account = KEYS[3]
+-- use apply/passkey-changed
+local account, passkeys, user_id = KEYS[3], KEYS[4], ARGV[1]
 
 if gated() then return {"REBUILDING"} end
 if call("HEXISTS", account, "name") == 0 then return {"NO_ACCOUNT"} end
-return {"OK", emit({account = account}, event_from(1))}
+local position = emit({account = account}, event_from(2))
+local left = call("HMGET", account, "service", "passkey")
+if left[1] ~= "1" and (left[2] or "") ~= "" then
+  emit({account = account, passkeys = passkeys},
+    {"type", "passkey-changed", "v", "1", "user_id", user_id, "passkey", "", "former", left[2]})
+end
+return {"OK", position}

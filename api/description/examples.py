@@ -102,6 +102,20 @@ WORKER: Examples = {
     "What people read of it": {"info": "Two cards in an attic, off at night."},
 }
 
+USER: Examples = {
+    "Another name, by itself": {"username": "alice", "contact": "alice@example.org"},
+    "Trust, by a moderator": {"trusted": True, "admin_comment": "Met at the fair."},
+}
+
+SHARED_KEY: Examples = {
+    "For a class, for a month": {
+        "name": "Evening class",
+        "kudos": 2000,
+        "expiry": 30,
+        "max_text_tokens": 300,
+    },
+}
+
 MESSAGE: Examples = {
     "To all workers, for a day": {
         "message": "Version 2 of the worker is out. Please update.",

@@ -20,10 +20,12 @@ from api import (
     openapi,
     queued,
     service_status,
+    shared_keys,
     status,
     text,
     text_requests,
     timeouts,
+    users,
     worker_messages,
     workers,
 )
@@ -44,6 +46,8 @@ from handlers.chat import body, declaration, payload, reply
 from handlers.errors import (
     AbortedGen,
     AdmissionLost,
+    AnonForbidden,
+    AnonForbiddenUserMod,
     AnonForbiddenWorker,
     BadRequest,
     ChatAdmissionDisabled,
@@ -67,7 +71,9 @@ from handlers.errors import (
     ExcessiveStopSequence,
     FaultWhenKudosReceiving,
     FaultWhenKudosSending,
+    Forbidden,
     IdempotencyKeyConflict,
+    InvalidAPIKey,
     InvalidExtraSourceImages,
     InvalidJobID,
     InvalidPriorityUsername,
@@ -85,9 +91,12 @@ from handlers.errors import (
     NegativeKudosTransfer,
     NoEligibleWorker,
     NoHordeModSelected,
+    NoSharedKeyModSelected,
     NotAdmin,
     NotModerator,
     NotOwner,
+    NotPrivileged,
+    NoUserModSelected,
     NoWorkerModSelected,
     NulByteInPayload,
     OnlyServiceAccountProxy,
@@ -106,6 +115,7 @@ from handlers.errors import (
     TimeoutIP,
     TokenOverflow,
     TooFastKudosTransfers,
+    TooLongUserName,
     TooManyExtraSourceImages,
     TooManyPrompts,
     TooManyStopSequences,
@@ -113,6 +123,7 @@ from handlers.errors import (
     TooManyWorkersTrusted,
     UnknownChatModel,
     UnsupportedChatParameter,
+    UserNotFound,
     WorkerFlaggedMaintenance,
     WorkerMaintenance,
     WorkerNameAlreadyExists,
@@ -162,6 +173,7 @@ HELD: Held = {
 _CHAT = "Chat requests"
 _TEXT = "Text requests"
 _WORKERS = "Workers"
+_USERS = "Accounts"
 _SERVICE = "The service"
 _ACCOUNTS = "Accounts"
 
@@ -518,6 +530,102 @@ OPERATIONS = (
         key=True,
         answers={200: Answer("It is gone.", workers.Deleted)},
         refusals=LIMITED + KEY + COMMAND + (DatabaseUnavailable, Locked, NotOwner, WorkerNotFound),
+    ),
+    Operation(
+        path="/v2/find_user",
+        responder=users.FindUser.on_get,
+        tag=_USERS,
+        may_have_key=True,
+        answers={200: Answer("The account.", users.ShownUser)},
+        refusals=LIMITED + _READ + (InvalidAPIKey, UserNotFound),
+    ),
+    Operation(
+        path="/v2/users",
+        responder=users.UsersRoute.on_get,
+        tag=_USERS,
+        query={
+            "page": {"type": "integer", "minimum": 1, "default": 1},
+            "sort": {"enum": ["kudos", "age"], "default": "kudos"},
+        },
+        answers={200: Answer("One page.", list[users.ShownUser])},
+        refusals=LIMITED + _READ + (BadRequest,),
+    ),
+    Operation(
+        path="/v2/users/{user_id}",
+        responder=users.UserRoute.on_get,
+        tag=_USERS,
+        may_have_key=True,
+        answers={200: Answer("The account.", users.ShownUser)},
+        refusals=LIMITED + _READ + (UserNotFound,),
+    ),
+    Operation(
+        path="/v2/users/{user_id}",
+        responder=users.UserRoute.on_put,
+        tag=_USERS,
+        key=True,
+        body=users.UserBody,
+        examples=examples.USER,
+        answers={200: Answer("What was changed.", users.ShownUserChange)},
+        refusals=LIMITED
+        + BODY
+        + KEY
+        + COMMAND
+        + (
+            AnonForbiddenUserMod,
+            NotModerator,
+            NotPrivileged,
+            NoUserModSelected,
+            NulByteInPayload,
+            TooLongUserName,
+            UserNotFound,
+        ),
+    ),
+    Operation(
+        path="/v2/users/{user_id}",
+        responder=users.UserRoute.on_delete,
+        tag=_USERS,
+        key=True,
+        answers={200: Answer("It is gone.", users.DeletedUser)},
+        refusals=LIMITED + KEY + COMMAND + (AnonForbiddenUserMod, NotAdmin, UserNotFound),
+    ),
+    Operation(
+        path="/v2/sharedkeys",
+        responder=shared_keys.SharedKeysRoute.on_put,
+        tag=_USERS,
+        key=True,
+        body=shared_keys.SharedKeyBody,
+        examples=examples.SHARED_KEY,
+        answers={200: Answer("The key.", shared_keys.ShownSharedKey)},
+        refusals=LIMITED + BODY + KEY + COMMAND + (AnonForbidden, Forbidden, NulByteInPayload),
+    ),
+    Operation(
+        path="/v2/sharedkeys/{shared_key}",
+        responder=shared_keys.SharedKeyRoute.on_get,
+        tag=_USERS,
+        answers={200: Answer("The key.", shared_keys.ShownSharedKey)},
+        refusals=(*LIMITED, InvalidAPIKey, RedisUnavailable),
+    ),
+    Operation(
+        path="/v2/sharedkeys/{shared_key}",
+        responder=shared_keys.SharedKeyRoute.on_patch,
+        tag=_USERS,
+        key=True,
+        body=shared_keys.SharedKeyBody,
+        examples=examples.SHARED_KEY,
+        answers={200: Answer("The key from now on.", shared_keys.ShownSharedKey)},
+        refusals=LIMITED
+        + BODY
+        + KEY
+        + COMMAND
+        + (Forbidden, NoSharedKeyModSelected, NulByteInPayload),
+    ),
+    Operation(
+        path="/v2/sharedkeys/{shared_key}",
+        responder=shared_keys.SharedKeyRoute.on_delete,
+        tag=_USERS,
+        key=True,
+        answers={200: Answer("It is gone.", shared_keys.SharedKeyGone)},
+        refusals=LIMITED + KEY + COMMAND + (Forbidden,),
     ),
     Operation(
         path="/v2/status/models",
