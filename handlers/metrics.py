@@ -14,6 +14,10 @@ Outcome = Literal["grown", "truncated", "refused"]
 
 ShadowOutcome = Literal["completed", "faulted", "aborted"]
 
+Requester = Literal["anonymous", "registered", "shared_key"]
+
+Admittance = Literal["free", "funded", "refused", "downgraded"]
+
 BUCKETS = ((512, "<=512"), (1024, "513-1024"), (2048, "1025-2048"), (4096, "2049-4096"))
 ABOVE_BUCKETS = ">4096"
 """Sizes in tokens, by the most that belongs to each (spec, Job lease)."""
@@ -68,6 +72,22 @@ _context_fit = _meter.create_counter(
     "horde.text.context_fit",
     unit="{request}",
     description="Requests whose context grew, whose oldest turns were dropped, or that did not fit",
+)
+
+_free_allowance_decisions = _meter.create_counter(
+    "horde.text.free_allowance.decisions",
+    unit="{request}",
+    description="Requests by what their free output allowance came to",
+)
+_estimated_wait_seconds = _meter.create_histogram(
+    "horde.text.free_allowance.estimated_wait_seconds",
+    unit="s",
+    description="The wait that a request's free output allowance was sized by",
+)
+_queue_wait_seconds = _meter.create_histogram(
+    "horde.text.queue_wait_seconds",
+    unit="s",
+    description="From a request's creation to each of its assignments",
 )
 
 
@@ -144,3 +164,39 @@ def context_fit(outcome: Outcome, mode: str) -> None:
     Most requests fit as they are: those are not counted.
     """
     _context_fit.add(1, {"horde.outcome": outcome, "horde.mode": mode})
+
+
+def free_allowance(
+    outcome: Admittance, requester: Requester, *, requested: int, allowance: int, chat: bool
+) -> None:
+    """Count a request that was created, or refused for kudos, by what was free for it.
+
+    requested  tokens that it asked for, before any downgrade
+    """
+    _free_allowance_decisions.add(
+        1,
+        {
+            "horde.requester": requester,
+            "horde.outcome": outcome,
+            "horde.requested_bucket": size_bucket(requested),
+            "horde.allowance_bucket": size_bucket(allowance),
+            "horde.chat": chat,
+        },
+    )
+
+
+def estimated_wait(seconds: float, requester: Requester, *, chat: bool) -> None:
+    """Record the wait that an allowance was sized by."""
+    _estimated_wait_seconds.record(seconds, {"horde.chat": chat, "horde.requester": requester})
+
+
+def queue_wait(seconds: float, requester: Requester, max_length: int, *, chat: bool) -> None:
+    """Record how long a job's request had existed when a worker took it; never of a decoy."""
+    _queue_wait_seconds.record(
+        seconds,
+        {
+            "horde.requester": requester,
+            "horde.chat": chat,
+            "horde.requested_bucket": size_bucket(max_length),
+        },
+    )

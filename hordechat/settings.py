@@ -30,6 +30,10 @@ _NOTATIONS = tuple(
     for family in ("text", "chat")
     for window in ("2sec", "90min")
 )
+_ORDERED = (
+    ("text_free_output_floor", "text_free_output_ceiling"),
+    ("text_free_output_wait_full_seconds", "text_free_output_wait_floor_seconds"),
+)
 _USERNAME = re.compile(r".+#[0-9]+")
 _MASK = "***"
 
@@ -255,6 +259,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
         _meta("Jobs whose request names its workers are worth a tenth of a kudos"),
     ] = False
 
+    text_free_output_ceiling: Annotated[
+        int,
+        _meta("Longest output that idle workers give without kudos upfront", "tokens", ge=16),
+    ] = 4096
+    text_free_output_floor: Annotated[
+        int, _meta("Longest output that needs no kudos upfront under any load", "tokens", ge=16)
+    ] = 512
+    text_free_output_wait_full_seconds: Annotated[
+        float, _meta("Wait up to which the ceiling is free", "seconds", ge=0)
+    ] = 60
+    text_free_output_wait_floor_seconds: Annotated[
+        float, _meta("Wait from which on only the floor is free", "seconds", ge=0)
+    ] = 300
+    upfront_kudos_on_workerlist: Annotated[
+        bool,
+        _meta("Requests that list workers need their kudos upfront, whatever their length"),
+    ] = False
+
     # Models and moderation
     text_model_reference: Annotated[
         str,
@@ -362,6 +384,9 @@ def load(environ: Mapping[str, str]) -> Settings:
             f"{env_name('text_job_preparation_seconds')}: has to be less than "
             f"{env_name('text_job_lease_seconds')}, or no worker could finish a chat job in time"
         )
+    for low, high in _ORDERED:
+        if getattr(found, low) > getattr(found, high):
+            raise SettingsError(f"{env_name(low)}: has to be at most {env_name(high)}")
     for field in _NETWORKS:
         try:
             networks_of(getattr(found, field))

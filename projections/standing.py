@@ -73,6 +73,14 @@ class QueueSnapshot:
         tokens, jobs = self._summed(reaches)
         return Ahead(tokens[index - 1], jobs[index - 1])
 
+    def competing(self, reaches: frozenset[Reach]) -> Ahead:
+        """All jobs of the queue that compete for workers with these reaches: what comes before a
+        request that is not in it yet."""
+        if not self.waiting:
+            return Ahead(0, 0)
+        tokens, jobs = self._summed(reaches)
+        return Ahead(tokens[-1], jobs[-1])
+
     def _summed(self, reaches: frozenset[Reach]) -> tuple[list[int], list[int]]:
         """Of tokens and of jobs, up to each place."""
         sums = self._sums.get(reaches)

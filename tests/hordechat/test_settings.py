@@ -56,6 +56,22 @@ def test_a_lease_that_is_all_preparation_is_refused():
     assert settings.load({"HORDE_TEXT_JOB_LEASE_SECONDS": "31"}).text_job_preparation_seconds == 30
 
 
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        ("HORDE_TEXT_FREE_OUTPUT_FLOOR", "HORDE_TEXT_FREE_OUTPUT_CEILING"),
+        (
+            "HORDE_TEXT_FREE_OUTPUT_WAIT_FULL_SECONDS",
+            "HORDE_TEXT_FREE_OUTPUT_WAIT_FLOOR_SECONDS",
+        ),
+    ],
+)
+def test_an_allowance_that_would_grow_with_the_wait_is_refused(low: str, high: str):
+    with pytest.raises(settings.SettingsError, match=f"^{low}: has to be at most {high}"):
+        settings.load({low: "101", high: "100"})
+    settings.load({low: "100", high: "100"})
+
+
 def test_settings_survive_the_way_through_an_environment():
     given = settings.load(
         {"HORDE_JANITOR_SECONDS": "0.25", "HORDE_TEST": "1", "S3_SECRET_KEY": "k"}
