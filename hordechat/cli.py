@@ -76,12 +76,13 @@ def _print_json(value: object) -> None:
 
 def _user_id(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
     """The number of an account, from that or from its username."""
-    from handlers.usernames import number_of
+    from handlers.errors import UserNotFound
+    from handlers.users import number_of
 
-    number = number_of(text if "#" in text else f"#{text}")
-    if number is None:
-        raise click.BadParameter("not an account: give its number, or name#number")
-    return number
+    try:
+        return number_of(text)
+    except UserNotFound:
+        raise click.BadParameter("not an account: give its number, or name#number") from None
 
 
 def _amount(_context: click.Context, _parameter: click.Parameter, text: str) -> int:

@@ -14,6 +14,7 @@ from events import faults
 from events import keys as key_names
 from events.base import START, Position, Recorded
 from events.keys import Keys
+from events.prices import Rate
 from events.types import (
     Assigned,
     Cancelled,
@@ -32,6 +33,9 @@ from projections.log import Log
 from projections.projection import Projected, Projection, Signal
 
 NAME = "status"
+
+OUTPUT_ESTIMATE = "output_estimate"
+"""What a chat reply is charged by: its characters, not what its worker counted (spec, Pricing)."""
 
 _MAY_END = (SubmittedReply, Returned, Faulted, Cancelled)
 
@@ -75,8 +79,10 @@ def fold(batch: Sequence[Recorded]) -> Document:  # noqa: PLR0912 - a case an ev
                 why = _fault(event.fault_rc, event.fault_code) if event.fault_rc else {}
                 prompts.update(event.request_id, faulted | why | _done(event.done))
             case Cancelled():
+                charges = _charges(event)
                 for generation_id, characters in zip(event.settled, event.characters, strict=True):
-                    gens.update(generation_id, _settled(characters, ms))
+                    charge = charges.get(generation_id, 0)
+                    gens.update(generation_id, _settled(characters, charge, ms))
                 prompts.update(event.request_id, {"cancelled": True} | _done(event.done))
             case Expired():
                 for generation_id in event.generations:
@@ -118,6 +124,7 @@ def _prompt(event: Submitted, recorded: Recorded) -> Row:
         "faulted": False,
         "done": False,
         "context_adjustments": demand.context_adjustments or None,
+        "tax": event.tax,
     }
 
 
@@ -137,6 +144,7 @@ def _generation(event: Assigned, recorded: Recorded) -> Row:
         "created_seq": recorded.position.seq,
         "state": "pending",
         "cancelled": False,
+        "charge": 0,
     }
 
 
@@ -156,15 +164,29 @@ def _reply(event: SubmittedReply, ms: int) -> Row:
         "seed": bounded(event.seed),
         "finish_reason": event.finish_reason or None,  # a text job has none
         "native_finish_reason": usage.native_finish_reason,
+        "charge_basis": OUTPUT_ESTIMATE if event.finish_reason else None,
+        "charge": event.charge,
         "finished_ms": ms,
     } | counts
 
 
-def _settled(characters: int, ms: int) -> Row:
+def _charges(event: Cancelled) -> dict[str, int]:
+    """What is owed for each generation that was settled; none where that was not recorded."""
+    rates = dict(zip(event.generations, event.rates, strict=False))
+    return {
+        generation_id: Rate.parse(rates[generation_id]).price(characters, event.max_length)
+        + event.burn
+        for generation_id, characters in zip(event.settled, event.characters, strict=True)
+        if generation_id in rates
+    }
+
+
+def _settled(characters: int, charge: int, ms: int) -> Row:
     return {
         "state": "faulted",
         "cancelled": True,
         "settled_character_count": bounded(characters),
+        "charge": charge,
         "finished_ms": ms,
     }
 
@@ -286,6 +308,7 @@ class GenerationRow(NamedTuple):
     job_ttl: int  # seconds
     created_ms: int  # the assignment
     finished_ms: int | None
+    charge: int  # 10^-4 kudos
 
 
 class StatusRow(NamedTuple):
@@ -309,7 +332,15 @@ class StatusRow(NamedTuple):
     """Why its last job failed, where a reply was refused or its worker told."""
     fault_code: str | None
     """The worker's reason, a word of events/faults.py; None with a refusal: that is content."""
+    tax: int
+    """10^-4 kudos that it was charged when it was taken."""
     generations: tuple[GenerationRow, ...]
+
+    @property
+    def charged(self) -> int:
+        """10^-4 kudos that it was charged so far: its tax, its replies, and what of its cancelled
+        generations was paid for."""
+        return self.tax + sum(each.charge for each in self.generations)
 
     @property
     def delivered(self) -> tuple[GenerationRow, ...]:
@@ -364,11 +395,12 @@ SELECT asked.id::text, c.position_ms, c.position_seq,
     w.models, w.max_context_length, w.chat_required_features, w.chat_conformance,
     w.chat_tools_temperature, w.images, w.only_workers, w.ignore_workers, w.trusted_workers,
     w.validated_backends, w.slow_workers, w.context_adjustments::text, w.chat_fault_rc,
-    w.chat_fault_code,
+    w.chat_fault_code, w.tax,
     g.id::text, g.worker_id::text, g.worker_name, g.model, g.assigned_max_length,
     g.assigned_max_context_length, g.state, g.cancelled, g.result_state, g.seed, g.finish_reason,
     g.native_finish_reason, g.prompt_tokens, g.completion_tokens, g.reasoning_tokens,
-    g.charge_basis, g.settled_character_count, g.job_ttl, g.created_ms, g.finished_ms
+    g.charge_basis, g.settled_character_count, g.job_ttl, g.created_ms, g.finished_ms,
+    g.charge
 FROM unnest(%s::uuid[], %s::int[]) AS asked (id, partition)
 LEFT JOIN checkpoints c ON c.name = 'status' AND c.partition = asked.partition
 LEFT JOIN waiting_prompts w ON w.id = asked.id
@@ -389,8 +421,8 @@ async def load(database: Database, keys: Keys, request_ids: Sequence[str]) -> di
     for row in rows:
         first.setdefault(row[0], row)
         gens = generations.setdefault(row[0], [])
-        if row[28] is not None:
-            gens.append(GenerationRow(*row[28:]))
+        if row[29] is not None:
+            gens.append(GenerationRow(*row[29:]))
     return {id_: _read(row, tuple(generations[id_])) for id_, row in first.items()}
 
 
@@ -428,6 +460,7 @@ def _read(row: tuple[Any, ...], generations: tuple[GenerationRow, ...]) -> Read:
             None if row[25] is None else row[25].encode(),
             row[26],
             row[27],
+            row[28],
             generations,
         ),
         position,

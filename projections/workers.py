@@ -39,6 +39,9 @@ class WorkerRow(NamedTuple):
     implausible: int
     """Replies that came faster than can be believed."""
     nsfw: bool
+    generated: int
+    """10^-4 kudos that its owner was paid for its replies, as the next for its being online."""
+    uptime_kudos: int
 
 
 _WORKERS = b"""
@@ -47,11 +50,15 @@ SELECT w.id::text, w.name, w.user_id, w.trusted, w.models, w.threads, w.bridge_a
     w.chat_model_id, w.chat_features, w.chat_max_context_length, w.chat_max_length,
     w.chat_tools_max_temperature, w.image_transports, w.last_check_in_ms, w.uptime_ms,
     w.maintenance, w.paused, w.info, w.speed, w.uncompleted_jobs,
-    w.nonconformant_replies, coalesce(f.replies, 0), coalesce(f.implausible, 0), w.nsfw
+    w.nonconformant_replies, coalesce(f.replies, 0), coalesce(f.implausible, 0), w.nsfw,
+    coalesce(k.generated, 0), coalesce(k.uptime, 0)
 FROM workers w CROSS JOIN LATERAL (
     SELECT sum(fulfilments)::bigint AS replies, sum(implausible)::bigint AS implausible
     FROM worker_fulfilments WHERE worker_id = w.id
-) f
+) f CROSS JOIN LATERAL (
+    SELECT sum(generated)::bigint AS generated, sum(uptime)::bigint AS uptime
+    FROM worker_kudos WHERE worker_id = w.id
+) k
 """
 _ONLINE = _WORKERS + b"WHERE w.last_check_in_ms >= %s ORDER BY w.name, w.id"
 _BY_ID = _WORKERS + b"WHERE w.id = %s::uuid"

@@ -20,6 +20,8 @@ from hordechat import wiring
 from hordechat.opening import open_log
 from hordechat.settings import Settings
 from projections import log, session
+from projections.accounts import ACCOUNTS
+from projections.accounts import ACCOUNTS
 from projections.eligibility import ELIGIBILITY
 from projections.follow import SETTLER
 from projections.log import Log
@@ -59,7 +61,7 @@ class Projecting:
         client = self._stack.enter_context(log.connect(redis_url))
         keys = Keys(partitions)
         self._steps = []
-        for projection in (STATUS, ELIGIBILITY, STATISTICS):
+        for projection in (STATUS, ELIGIBILITY, STATISTICS, ACCOUNTS):
             for partition in keys.all():
                 connected = self._stack.enter_context(session.connect(database_url, "test"))
                 projector = Projector(projection, Log(client, keys, partition), connected)

@@ -95,7 +95,7 @@ async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
         "prompt_tokens": None,
         "completion_tokens": 2,
         "reasoning_tokens": None,
-        "charge_basis": None,
+        "charge_basis": "output_estimate",
         "seed": 7,
         "gen_metadata": [],
         "worker_name": "w",

@@ -72,6 +72,7 @@ async def test_a_worker_is_told_of_by_its_id_and_by_its_name(any_site: Site) -> 
         "requests_fulfilled": 0,
         "uncompleted_jobs": 0,
         "nonconformant_replies": 0,
+        "kudos_rewards": 0.0,
         "kudos_details": {"generated": None, "uptime": None},
         "performance": "1.0 tokens per second",
         "threads": 1,

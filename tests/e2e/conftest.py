@@ -34,6 +34,7 @@ web: hordechat web
 projector_status: hordechat projector status --take 2
 projector_eligibility: hordechat projector eligibility
 projector_statistics: hordechat projector statistics
+projector_accounts: hordechat projector accounts
 settler: hordechat settler
 janitor: hordechat janitor
 """

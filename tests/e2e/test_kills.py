@@ -38,6 +38,7 @@ TARGETS = (
     "postgres",
     "projector_eligibility",
     "projector_statistics",
+    "projector_accounts",
     "web",
     "settler",
     "janitor",

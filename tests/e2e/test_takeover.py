@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from projections.accounts import ACCOUNTS
 from projections.eligibility import ELIGIBILITY
 from projections.migrate import migrate
 from projections.rebuild import rebuild
@@ -25,7 +26,7 @@ from tests.e2e.harness import Book, Client, Program, Worker, eventually, until, 
 pytestmark = pytest.mark.e2e
 
 # `checkpoints` says how far they are.
-TABLES = {each.name: each.tables for each in (STATUS, ELIGIBILITY, STATISTICS)}
+TABLES = {each.name: each.tables for each in (STATUS, ELIGIBILITY, STATISTICS, ACCOUNTS)}
 TAKEOVER_SECONDS = 6.0
 
 

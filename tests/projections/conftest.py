@@ -12,6 +12,7 @@ from psycopg import sql
 
 from events.keys import Keys
 from projections import log, session
+from projections.accounts import ACCOUNTS
 from projections.database import Database
 from projections.eligibility import ELIGIBILITY
 from projections.log import Log
@@ -21,7 +22,7 @@ from projections.statistics import STATISTICS
 from projections.status import STATUS
 from tests.projections.histories import Story, append
 
-TABLES = (*STATUS.tables, *ELIGIBILITY.tables, *STATISTICS.tables)
+TABLES = (*STATUS.tables, *ELIGIBILITY.tables, *STATISTICS.tables, *ACCOUNTS.tables)
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def given(client: redis.Redis, keys: Keys, reader: Log, connected: Session) -> G
 
 
 def catch_up(reader: Log, connected: Session, count: int = 500) -> None:
-    for projection in (STATUS, ELIGIBILITY, STATISTICS):
+    for projection in (STATUS, ELIGIBILITY, STATISTICS, ACCOUNTS):
         while step(projection, reader, connected, count=count):
             pass
 

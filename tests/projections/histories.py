@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import redis
@@ -12,21 +12,33 @@ from events import codec
 from events.base import Event, Position
 from events.keys import Keys
 from events.types import (
+    AccountChanged,
+    AccountDeleted,
+    AccountOpened,
     Adjustment,
+    Admitted,
     Assigned,
     Cancelled,
+    Charged,
     CheckedIn,
     Declaration,
     Demand,
     Expired,
     Faulted,
+    Floored,
+    Granted,
     Profile,
     Progressed,
+    Promoted,
+    Received,
     Refused,
+    Released,
     Returned,
+    Rewarded,
     Settled,
     Submitted,
     SubmittedReply,
+    Transferred,
     Usage,
     WorkerAborted,
     WorkerChanged,
@@ -79,6 +91,7 @@ class Story:
         self._made = 0
         self._requests: dict[str, dict[str, Any]] = {}
         self.workers: list[int] = []
+        self.accounts: list[int] = []
         self._names: dict[int, str] = {}  # of those that were renamed
 
     @property
@@ -108,6 +121,7 @@ class Story:
         priority: int = 0,
         user_id: int = 1,
         ttl: int = 1200,
+        tax: int = 0,
         **demand: Any,
     ) -> str:
         id_ = self.new_id()
@@ -123,6 +137,7 @@ class Story:
                 ttl=ttl,
                 priority=priority,
                 data=Demand(**demand),
+                tax=tax,
             )
         )
         self._requests[id_] = {
@@ -182,6 +197,8 @@ class Story:
         characters: int = 10,
         elapsed_ms: int = 1000,
         believable: int = 0,
+        charge: int = 0,
+        finish_reason: str = "stop",
         **usage: Any,
     ) -> None:
         state = self._requests[request_id]
@@ -200,7 +217,7 @@ class Story:
                 owner_id=worker,
                 model=model,
                 state="ok",
-                finish_reason="stop",
+                finish_reason=finish_reason,
                 characters=characters,
                 tool_calls=0,
                 data=Usage(**usage),
@@ -209,6 +226,7 @@ class Story:
                 elapsed_ms=elapsed_ms,
                 max_length=100,
                 believable=believable,
+                charge=charge,
             )
         )
 
@@ -276,16 +294,24 @@ class Story:
             )
         )
 
-    def cancel(self, request_id: str, *, settle: bool = False) -> None:
+    def cancel(self, request_id: str, *, settle: bool = False, rate: str = "") -> None:
+        """With `rate`, what was posted is paid for."""
         state = self._requests[request_id]
         settled = tuple(state["pending"]) if settle else ()
         if settle:
             state["pending"].clear()
         state["cancelled"], state["waiting"] = True, 0
+        paid = len(state["generations"]) if rate else 0
         self.tell(
             Cancelled(
                 request_id=request_id,
                 generations=tuple(state["generations"]),
+                workers=(uuid(1, 0xF000),) * paid,
+                owners=(1,) * paid,
+                trusted=(0,) * paid,
+                rates=(rate,) * paid,
+                burn=10_000 if paid else 0,
+                max_length=100,
                 user_id=1,
                 settled=settled,
                 characters=tuple(range(1, len(settled) + 1)),
@@ -405,6 +431,107 @@ class Story:
             )
         )
 
+    # accounts
+
+    def open_account(self, user_id: int = 1, kudos: int = 0, **account: Any) -> None:
+        self.accounts.append(user_id)
+        opened = AccountOpened(
+            user_id=user_id, name=f"user {user_id}", key="", kudos=kudos, **account
+        )
+        self.tell(opened)
+
+    def change_account(self, user_id: int = 1, roles: tuple[str, ...] = (), **changed: Any) -> None:
+        self.tell(
+            AccountChanged(
+                user_id=user_id, changed=(*changed.pop("of", ()), *changed), roles=roles, **changed
+            )
+        )
+
+    def delete_account(self, user_id: int = 1) -> None:
+        self.tell(AccountDeleted(user_id=user_id, key=""))
+
+    def grant(self, amount: int, user_id: int = 1, cause: str = "admin", by: int = -1) -> None:
+        self.tell(
+            Granted(user_id=user_id, amount=amount, grant_id=self.new_id(), cause=cause, by=by)
+        )
+
+    def admit(self, user_id: int = 1, tax: int = 10_000) -> str:
+        id_ = self.new_id()
+        self.tell(Admitted(user_id=user_id, request_id=id_, jobs=1, tax=tax, deadline_ms=self.ms))
+        return id_
+
+    def refund(self, request_id: str, user_id: int = 1, refunded: int = 10_000) -> None:
+        self.tell(
+            Released(
+                user_id=user_id,
+                request_id=request_id,
+                refund=True,
+                refunded=refunded,
+                **self._source(),
+            )
+        )
+
+    def charge(self, *amounts: int, user_id: int = 1, cause: str = "generation") -> None:
+        self.tell(
+            Charged(
+                user_id=user_id,
+                requests=tuple(self.new_id() for _ in amounts),
+                generations=tuple(self.new_id() for _ in amounts),
+                amounts=amounts,
+                burn=10_000,
+                cause=cause,
+                **self._source(),
+            )
+        )
+
+    def reward(
+        self,
+        *amounts: int,
+        user_id: int = 1,
+        worker: int = 1,
+        trusted: bool = True,
+        cause: str = "generation",
+        suspicious: int = 0,
+    ) -> None:
+        """Of an owner who is not trusted the half waits, or all that is for uptime."""
+        escrows = tuple(each if cause == "uptime" else each // 2 for each in amounts)
+        self.tell(
+            Rewarded(
+                user_id=user_id,
+                workers=(uuid(worker, 0xF000),) * len(amounts),
+                amounts=amounts,
+                escrows=escrows,
+                generations=() if cause == "uptime" else tuple(self.new_id() for _ in amounts),
+                cause=cause,
+                suspicious=suspicious,
+                escrowed=0 if trusted else sum(escrows),
+                **self._source(),
+            )
+        )
+
+    def promote(self, amount: int, user_id: int = 1) -> None:
+        self.tell(Promoted(user_id=user_id, amount=amount))
+
+    def lift(self, amount: int, user_id: int = 1) -> None:
+        self.tell(Floored(user_id=user_id, amount=amount))
+
+    def transfer(self, amount: int, user_id: int = 1, recipient: int = 2) -> None:
+        """Both sides."""
+        id_ = self.new_id()
+        self.tell(Transferred(user_id=user_id, recipient=recipient, amount=amount, transfer_id=id_))
+        self.tell(
+            Received(
+                user_id=recipient,
+                sender=user_id,
+                amount=amount,
+                transfer_id=id_,
+                **self._source(),
+            )
+        )
+
+    def _source(self) -> dict[str, Any]:
+        return {"source": 0, "source_position": str(self.ms)}
+
 
 def random_story(seed: int, length: int, tail: int = 0) -> Story:
     """About `length` events of every kind, requests interleaved, some in one millisecond."""
@@ -429,6 +556,7 @@ def _one(story: Story, choose: random.Random) -> None:  # noqa: PLR0912 - a kind
             *("refuse", "nonconformant"),
             *("cancel", "expire", "check-in", "check-in", "abort", "measure", "other"),
             *("change-worker", "rename-worker", "delete-worker"),
+            *("money",) * 6,
         ]
     )
     if what == "submit" or request is None or state is None:
@@ -455,6 +583,7 @@ def _one(story: Story, choose: random.Random) -> None:  # noqa: PLR0912 - a kind
             model=choose.choice(MODELS),
             elapsed_ms=choose.choice((0, 1, 7000)),
             completion_tokens=3,
+            charge=choose.choice((0, 23_456)),
         )
     elif what == "back" and state["pending"]:
         story.give_back(request, choose.choice(state["pending"]))
@@ -465,7 +594,7 @@ def _one(story: Story, choose: random.Random) -> None:  # noqa: PLR0912 - a kind
         rc = choose.choice(("ChatSubmitNonconformant", "ChatSubmitInvalid"))
         story.refuse(request, choose.choice(state["pending"]), rc)
     elif what == "cancel" and not state["cancelled"] and not state["done"]:
-        story.cancel(request, settle=choose.random() < 0.5)
+        story.cancel(request, settle=choose.random() < 0.5, rate=choose.choice(("", "0.5:0.01~")))
     elif what == "expire" and choose.random() < 0.5:
         story.expire(request)
     elif what == "check-in":
@@ -492,5 +621,44 @@ def _one(story: Story, choose: random.Random) -> None:  # noqa: PLR0912 - a kind
         story.nonconform(choose.choice(story.workers))
     elif what == "measure" and story.workers:
         story.measure(choose.choice(story.workers), choose.randint(1, 50_000))
+    elif what == "money":
+        _move(story, choose)
     elif what == "other":
         story.tell(Settled(source=0, source_position=str(story.ms)))
+
+
+def _move(story: Story, choose: random.Random) -> None:
+    if len(story.accounts) < 2 or (len(story.accounts) < 5 and choose.random() < 0.1):
+        roles = tuple(choose.sample(("service", "education", "vpn"), choose.randint(0, 2)))
+        user_id = len(story.accounts)
+        story.open_account(
+            user_id, choose.randrange(10**6), trusted=choose.random() < 0.5, roles=roles
+        )
+        return
+    user_id, other = choose.sample(story.accounts, 2)
+    some = [choose.randint(1, 10**6) for _ in range(choose.randint(1, 3))]
+    moves: list[Callable[[], object]] = [
+        lambda: story.grant(
+            choose.randint(-(10**6), 10**6), user_id, choose.choice(("admin", "recurring"))
+        ),
+        lambda: story.refund(story.admit(user_id), user_id),
+        lambda: story.charge(
+            *some, user_id=user_id, cause=choose.choice(("generation", "cancelled"))
+        ),
+        lambda: story.reward(
+            *some,
+            user_id=user_id,
+            worker=choose.randint(1, 3),
+            trusted=choose.random() < 0.5,
+            cause=choose.choice(("generation", "uptime")),
+            suspicious=choose.randint(0, 2),
+        ),
+        lambda: story.promote(some[0], user_id),
+        lambda: story.lift(some[0], user_id),
+        lambda: story.transfer(some[0], user_id, other),
+        lambda: story.change_account(user_id, ("trusted",), of=("trusted", "vpn")),
+        lambda: story.change_account(user_id, suspicious=choose.randint(0, 3)),
+        lambda: story.change_account(user_id, concurrency=choose.randint(1, 500), name="renamed"),
+        lambda: story.delete_account(user_id),
+    ]
+    choose.choice(moves)()

@@ -18,7 +18,7 @@ from tests.projections.conftest import Given, rows
 from tests.projections.histories import append, random_story
 
 
-@pytest.mark.parametrize("name", ["status", "eligibility"])
+@pytest.mark.parametrize("name", ["status", "eligibility", "accounts"])
 def test_it_equals_the_live_model(
     redis_url: str, url: str, given: Given, connected: Session, name: str
 ):

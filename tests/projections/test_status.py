@@ -82,6 +82,43 @@ async def test_too_many_faults_fault_the_request(given: Given, database: Databas
     assert {generation.job_ttl for generation in row.generations} == {175}  # as it was in the end
 
 
+async def test_what_a_request_was_charged_is_its_tax_its_replies_and_what_a_cancel_settled(
+    given: Given, database: Database, keys: Keys
+):
+    story = Story()
+    request = story.submit(jobs=4, tax=10_000)
+    story.reply(request, story.assign(request), charge=184_200)
+    story.give_back(request, story.assign(request))
+    story.fault(request, story.assign(request))
+    story.assign(request)
+    story.cancel(request, settle=True, rate="0.5:0.01~")  # 20 tokens: 0.7 kudos, and its burn
+
+    given(story)
+
+    row = await read(database, keys, request)
+    assert [each.charge for each in row.generations] == [184_200, 0, 17_000]
+    assert row.charged == 10_000 + 184_200 + 17_000
+
+
+async def test_a_stored_chat_reply_is_charged_by_its_output(
+    given: Given, database: Database, keys: Keys
+):
+    story = Story()
+    request = story.submit(jobs=2)
+    story.reply(request, story.assign(request))
+    story.assign(request)
+    story.cancel(request, settle=True, rate="0.5:0.01~")
+    text = story.submit(chat=False)
+    story.reply(text, story.assign(text), finish_reason="")
+
+    given(story)
+
+    chat = await read(database, keys, request)
+    assert [each.charge_basis for each in chat.generations] == ["output_estimate", None]
+    (generation,) = (await read(database, keys, text)).generations
+    assert generation.charge_basis is None
+
+
 async def test_why_a_job_failed_is_kept_by_its_codes(given: Given, database: Database, keys: Keys):
     story = Story()
     request = story.submit()
