@@ -21,7 +21,6 @@ from hordechat.opening import open_log
 from hordechat.settings import Settings
 from projections import log, session
 from projections.accounts import ACCOUNTS
-from projections.accounts import ACCOUNTS
 from projections.eligibility import ELIGIBILITY
 from projections.follow import SETTLER
 from projections.log import Log
