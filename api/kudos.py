@@ -17,11 +17,11 @@ from handlers.accounts import Accounts
 from handlers.admission import Settled
 from handlers.amounts import amount_of
 from handlers.chat import documents
-from handlers.errors import InvalidTargetUsername
+from handlers.errors import InvalidTargetUsername, UserNotFound
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.transfers import Target, idempotency_of, transfer
-from handlers.usernames import number_of
+from handlers.users import number_of
 
 BODY_BYTES = 2**14
 
@@ -103,7 +103,9 @@ def _target(username: str) -> Target:
     shared_key = canonical(username)
     if shared_key is not None:
         return Target(None, shared_key)
-    number = number_of(username)
-    if number is None:
+    if "#" not in username:  # a name without its number may look like another one's number
         raise InvalidTargetUsername
-    return Target(number)
+    try:
+        return Target(number_of(username))
+    except UserNotFound:
+        raise InvalidTargetUsername from None

@@ -22,7 +22,8 @@ import structlog
 
 from events import codec
 from events.types import Transferred
-from handlers.accounts import ANONYMOUS_ID, Account, digest_of
+from handlers import shared_keys, users
+from handlers.accounts import Account, digest_of
 from handlers.admission import Settled, never_settled, until_settled
 from handlers.amounts import shown
 from handlers.errors import (
@@ -43,6 +44,7 @@ from handlers.errors import (
     SourceAccountFlagged,
     TargetAccountFlagged,
     TooFastKudosTransfers,
+    UserNotFound,
 )
 from handlers.limits import Limits
 from handlers.log import Log, Refusal
@@ -151,28 +153,27 @@ async def _recipient(log: Log, limits: Limits, account: Account, target: Target)
 
 
 async def _barred(log: Log, limits: Limits, account: Account, user_id: int) -> Refused | None:
-    name, suspicious, trusted, flagged = await log.read(
-        "HMGET", log.keys.account(user_id), "name", "suspicious", "trusted", "flagged"
-    )
-    if name is None:
+    try:
+        user = await users.find(log, user_id)
+    except UserNotFound:
         return InvalidTargetUsername()
-    if user_id == ANONYMOUS_ID:
+    if user.anonymous:
         return KudosTransferToAnon()
-    if user_id == account.id:
+    if user.id == account.id:
         return KudosTransferToSelf()
-    if trusted != b"1" and int(suspicious or 0) >= limits.suspect:
+    if "trusted" not in user.roles and user.suspicious >= limits.suspect:
         return FaultWhenKudosReceiving()
-    return TargetAccountFlagged() if flagged == b"1" else None
+    return TargetAccountFlagged() if "flagged" in user.roles else None
 
 
 async def _owner_of(log: Log, shared_key: str) -> int | Refused:
-    keys = log.keys
-    user, expiry_ms = await log.read("HMGET", keys.shared_key(shared_key), "user", "expiry_ms")
-    if user is None:
+    try:
+        known = await shared_keys.find(log, shared_key)
+    except InvalidAPIKey:
         return InvalidTargetUsername()
-    if 0 < int(expiry_ms or 0) <= await log.now_ms(keys.of(shared_key)):
+    if known.expiry_ms and known.expiry_ms <= await log.now_ms(log.keys.of(shared_key)):
         return SharedKeyExpired()
-    return int(user)
+    return known.user_id
 
 
 async def _run(

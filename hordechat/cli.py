@@ -25,6 +25,7 @@ _SERVERS = ("REDIS_URL", "DATABASE_URL")
 _TABLE_COLUMNS = 150
 _VALUE_COLUMNS = 30  # a URL is folded: it must not squeeze out what a setting means
 _MODELS = click.Choice(["status", "eligibility", "statistics", "accounts"])
+_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -83,6 +84,12 @@ def _user_id(_context: click.Context, _parameter: click.Parameter, text: str) ->
         return number_of(text)
     except UserNotFound:
         raise click.BadParameter("not an account: give its number, or name#number") from None
+
+
+def _id(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not _ID.fullmatch(text):
+        raise click.BadParameter("1 to 100 letters, digits, or of -_.:")
+    return text
 
 
 def _amount(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
@@ -352,7 +359,13 @@ def kudos() -> None:
 @_with_data_dir
 @click.argument("user", callback=_user_id)
 @click.argument("amount", callback=_amount)
-@click.option("--id", "grant_id", metavar="ID", help="Grants with the same id are made once.")
+@click.option(
+    "--id",
+    "grant_id",
+    metavar="ID",
+    callback=_id,
+    help="Grants of an account with the same id are made once.",
+)
 def grant(context: Context, user: int, amount: int, grant_id: str | None) -> None:
     """Grant AMOUNT kudos to USER (a number, or name#number), and print the new balance as JSON.
 

@@ -25,9 +25,7 @@ local grant_id, user_id = ARGV[1], ARGV[2]
 
 if gated() then return {"REBUILDING"} end
 if not call("HGET", account, "name") then return {"NO_ACCOUNT"} end
-for _, each in ipairs(transfers_of(transfers)) do
-  if each.kind == "grant" and each.id == grant_id then return {"OK", call("HGET", account, "kudos"), "1"} end
-end
+if remembered(transfers, "grant", grant_id) then return {"OK", call("HGET", account, "kudos"), "1"} end
 
 emit({account = account, clearing = clearing, transfers = transfers}, event_from(3))
 lift({account = account, clearing = clearing}, user_id)

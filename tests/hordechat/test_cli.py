@@ -110,9 +110,9 @@ def test_the_commands_are_those_that_operators_rely_on():
             {"user_id": 3, "amount": 125_000, "grant_id": None},
         ),
         (
-            ["kudos", "grant", "3", "-7.0001", "--id", "of May"],
+            ["kudos", "grant", "3", "-7.0001", "--id", "2026-05"],
             "kudos_grant",
-            {"user_id": 3, "amount": -70_001, "grant_id": "of May"},
+            {"user_id": 3, "amount": -70_001, "grant_id": "2026-05"},
         ),
         (
             ["user", "create", "anna", "--kudos", "2.5", "--trusted"],
@@ -215,6 +215,7 @@ def test_without_servers_it_says_what_to_do(run, calls, args, sentence):
         ["kudos", "grant", "3", "NaN"],
         ["kudos", "grant", "3", "0.00001"],
         ["kudos", "grant", "3"],
+        ["kudos", "grant", "3", "1", "--id", "a|b"],
     ],
 )
 def test_bad_arguments_are_refused(run, calls, args):
