@@ -33,7 +33,7 @@ async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
         "faulted": False,
         "wait_time": 6,
         "queue_position": 1,
-        "kudos": 0.0,
+        "kudos": 1.0,
         "is_possible": True,
         "eligible_workers": 1,
         "eligible_worker_threads": 1,
