@@ -1,4 +1,4 @@
-"""What holds of accounts and claims whenever everything is settled."""
+"""What holds of the ledger at any time, and of accounts and claims whenever everything is settled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,34 @@ from handlers.replay import keys_of
 from tests.handlers.pool import Pool
 
 
+async def check_ledger(pool: Pool) -> None:
+    """No balance is below its floor, what is held is what admissions hold, and in each partition
+    all that accounts have and the other side of it come to nothing."""
+    totals = {
+        partition: sum(map(int, (await pool.hash(pool.log.keys.clearing(partition))).values()))
+        for partition in pool.log.keys.all()
+    }
+    for key in await _state(pool, "horde:account:"):
+        account = await pool.hash(key)
+        assert int(account["kudos"]) >= int(account["floor"]), key
+        assert int(account.get("escrow", 0)) >= 0, key
+        held: Counter[str] = Counter()
+        for field, value in account.items():
+            if field.startswith("admission:"):
+                *_, amount, _, shared_key = value.split(":")
+                held["held"] += int(amount)
+                held[f"held:{shared_key}"] += int(amount) if shared_key else 0
+        counted = {name: int(n) for name, n in account.items() if name.startswith("held")}
+        assert Counter(counted) == held, key
+        partition = pool.log.keys.of_account(int(key.rpartition(":")[2]))
+        totals[partition] += int(account["kudos"]) + int(account.get("escrow", 0))
+    assert not any(totals.values()), totals
+
+
 async def check_settled(pool: Pool) -> None:
-    """Waiting jobs are counted as the requests have them, and no claim names nothing."""
+    """Waiting jobs are counted as the requests have them, no claim names nothing, and the ledger
+    is in order."""
+    await check_ledger(pool)
     admitted: set[str] = set()
     for key in await _state(pool, "horde:account:"):
         account = await pool.hash(key)
@@ -20,7 +46,7 @@ async def check_settled(pool: Pool) -> None:
                 continue
             request_id = field.removeprefix("admission:")
             admitted.add(request_id)
-            jobs, _, _, named = value.split(":")
+            jobs, _, _, named, *_ = value.split(":")
             request = await pool.request(request_id)
             if request.get("state", "abandoned") != "abandoned":
                 assert request["state"] == "open", f"{request_id} is done and holds its admission"

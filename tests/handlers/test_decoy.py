@@ -123,6 +123,7 @@ def _call(pool: Pool) -> tuple[int, dict[str, object], dict[str, object]]:
             "kept": 100,
             "generation_id": generation_id,
             "most": 1,
+            "validated": 0,
         },
     )
 

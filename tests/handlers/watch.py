@@ -193,7 +193,7 @@ class Watch:
             stored, scopes = {}, {}
             for name, value in fields.items():
                 if name.startswith("admission:"):
-                    jobs, deadline, key, named = value.split(":")
+                    jobs, deadline, key, named, *_ = value.split(":")
                     stored[name.removeprefix("admission:")] = (
                         int(jobs), int(deadline), key, tuple(filter(None, named.split(","))),
                     )  # fmt: skip
