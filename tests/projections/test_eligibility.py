@@ -597,13 +597,31 @@ async def test_a_pop_looks_at_a_few_entries_of_a_queue_that_is_out_of_its_reach(
     given: Given, connected: Session, kept: Kept, why: str
 ):
     """All but one request, and that one is the last."""
+    count = LONG if why in ("features", "only", "trust") else LONG // 10
+
+    await _look_at_a_few(given, connected, kept, why, count)
+
+
+async def test_statistics_of_a_queue_that_is_all_alike_mislead_no_plan(
+    given: Given, connected: Session, kept: Kept
+):
+    """To the server all rows are alike, so that no index seems better than another; then comes one
+    that is not.
+    """
+    await _look_at_a_few(given, connected, kept, "speed", LONG // 10, "ANALYZE queue")
+
+
+async def _look_at_a_few(
+    given: Given, connected: Session, kept: Kept, why: str, count: int, meanwhile: str = ""
+) -> None:
     mine, workers = offer(speed=4.5, prompt_jobs=False), [uuid(1, 0xF000), uuid(3, 0xF000)]
     await kept.prepare(mine, workers)
     story = Story()
     for demand in OUT_OF_REACH[why]:
         story.submit(priority=10**6, **demand)
     given(story)
-    lengthen(connected, count := LONG if why in ("features", "only", "trust") else LONG // 10)
+    lengthen(connected, count)
+    connected.execute(meanwhile)
     last = story.submit(only=(uuid(3, 0xF000),) if why == "only" else ())
     given(story)
     assert connected.execute("SELECT count(*) FROM queue").fetchone() > (count,)
