@@ -479,6 +479,7 @@ class UserRoute:
             raise NotModerator
         check_changeable(user.id)
         told = await self._change(caller, user, given)
+        self._accounts.forget(user.id)
         resp.content_type = JSON
         resp.cache_control = ["private", "no-store"]
         resp.data = _encode(told)
@@ -536,6 +537,7 @@ class UserRoute:
         elif caller.anonymous or caller.username not in self._admins:
             raise NotAdmin
         await delete_account(self._log, user.id)
+        self._accounts.forget(user.id)
         resp.content_type = JSON
         resp.data = _encode(DeletedUser(user.id, user.username))
 

@@ -99,6 +99,14 @@ class Account(NamedTuple):
         return self.trusted or "patron" in self.roles
 
     @property
+    def key_id(self) -> str:
+        """The shared key whose budget counts what is spent, by its id; "" where none does.
+
+        One that is empty has none: what is submitted with it runs as the anonymous account.
+        """
+        return "" if self.shared_key is None or self.anonymous else self.shared_key.id
+
+    @property
     def progress_key(self) -> str:
         """What the stream lease keeps of the key."""
         return _progress_key(self.digest)
@@ -248,6 +256,12 @@ class Accounts:
         if account is None:  # deleted since, and its keys with it
             raise InvalidAPIKey
         return account._replace(shared_key=found)
+
+    def forget(self, user_id: int) -> None:
+        """Something was changed of the account: who calls with its key next is looked up again."""
+        for api_key, (_, account) in list(self._cache.items()):
+            if account.id == user_id:
+                del self._cache[api_key]
 
     def progress_key(self, api_key: str) -> str:
         """What the stream lease keeps of this key, whoever it may belong to."""
