@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 
-from handlers import errors, workers
+from events.base import KUDOS
+from handlers import errors, shared_keys, workers
 from handlers.accounts import ANONYMOUS_KEY, Account
 from handlers.admission import Operation, admit, never_settled
+from handlers.grants import grant
 from handlers.modes import set_modes
 from handlers.pop import Assignment, give_back
+from handlers.transfers import Target, transfer
 from tests.handlers.pool import MODEL, Pool, operation_of, request_of
 
 WORKERS = ("a", "b", "c", "d")
@@ -33,6 +36,8 @@ class Driver:
         self.jobs: list[Assignment] = []
         self.posted: dict[str, int] = {}
         self.replied: dict[str, int] = {}
+        self.keys: list[str] = []
+        """Shared keys."""
         self._moves = (
             (self.submit, 20),
             (self.admit, 1),
@@ -48,6 +53,9 @@ class Driver:
             (self.change_worker, 1),
             (self.rename_worker, 0.7),
             (self.delete_worker, 0.3),
+            (self.share, 0.5),
+            (self.transfer, 1),
+            (self.grant, 0.5),
             (self.pass_time, 3),
             (self.sweep, 3),
             (self.settle, 2),
@@ -72,7 +80,10 @@ class Driver:
 
     async def _account(self) -> Account:
         anonymous = await self.pool.accounts.find(ANONYMOUS_KEY)
-        return self.random.choice((self.pool.client, self.pool.client, anonymous))
+        account = self.random.choice((self.pool.client, self.pool.client, anonymous))
+        if self.keys and account is self.pool.client and self.random.random() < 0.3:
+            return await self.pool.accounts.payer(self.random.choice(self.keys))
+        return account
 
     def _operation(self) -> Operation | None:
         """Often none; else one of a few keys, nearly always for the same request."""
@@ -87,6 +98,7 @@ class Driver:
             jobs=1 if operation else self.random.choice((1, 1, 1, 2, 3)),
             stream=self.random.random() < 0.5,
             models=self.random.choice(MODELS),
+            hold=0 if operation else self.random.choice((0, 0, 2 * KUDOS, 15 * KUDOS)),
         )
         receipt = await self.pool.submitted(
             new,
@@ -102,8 +114,9 @@ class Driver:
         account, operation = await self._account(), self._operation()
         models = self.random.choice(MODELS)
         await admit(
-            log, self.pool.limits, account, request_id, 1, models=models, operation=operation
-        )
+            log, self.pool.limits, account, request_id, 1, models=models, operation=operation,
+            hold=2 * KUDOS, tax=KUDOS,
+        )  # fmt: skip
 
     async def set_modes(self) -> None:
         on = self.random.random() < 0.4
@@ -178,6 +191,35 @@ class Driver:
         """One that was seen, and may be gone by now."""
         seen = list(self.pool.names.values())
         return await workers.find(self.pool.log, self.random.choice(seen).id if seen else NOBODY)
+
+    async def share(self) -> None:
+        """The client shares a key, changes one or takes it back."""
+        log, client = self.pool.log, self.pool.client
+        terms = shared_keys.Terms(kudos=self.random.choice((-1, 0, 3, 20)))
+        if len(self.keys) < 3:
+            self.keys.append(await shared_keys.open_shared_key(log, client, terms))
+            return
+        known = await shared_keys.find(log, self.random.choice(self.keys))
+        if self.random.random() < 0.5:
+            await shared_keys.change_shared_key(log, client, known, terms)
+        else:
+            await shared_keys.delete_shared_key(log, client, known)
+            self.keys.remove(known.id)
+
+    async def transfer(self) -> None:
+        """The client gives to the owner, or the owner to it or to a key of its."""
+        pool, giver = self.pool, self.random.choice((self.pool.client, self.pool.owner))
+        target = Target(pool.client.id if giver is pool.owner else pool.owner.id)
+        if self.keys and giver is pool.owner and self.random.random() < 0.5:
+            target = Target(None, self.random.choice(self.keys))
+        amount = self.random.choice((1, 3 * KUDOS, 50 * KUDOS))
+        await transfer(pool.log, pool.limits, giver, target, amount)
+
+    async def grant(self) -> None:
+        account = self.random.choice((self.pool.client, self.pool.owner))
+        amount = self.random.choice((10 * KUDOS, -40 * KUDOS))
+        grant_id = f"{self.random.randrange(1000)}"
+        await grant(self.pool.log, account.id, amount, grant_id=grant_id)
 
     async def pass_time(self) -> None:
         await self.pool.pass_time(self.random.choice(CLOCK_STEPS))

@@ -1,4 +1,4 @@
-"""What holds of the ledger at any time, and of accounts and claims whenever everything is settled."""
+"""What holds of the ledger at any time, and of accounts and claims whenever all is settled."""
 
 from __future__ import annotations
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from events.keys import STATE
+from handlers.accounts import open_account
+from handlers.grants import grant
 from handlers.log import Log
 from handlers.modes import set_modes
+from handlers.passkeys import set_passkey
 from handlers.replay import keys_of
+from handlers.shared_keys import Terms, open_shared_key
 from handlers.verify import verify
-from tests.handlers.pool import Pool, operation_of
+from tests.handlers.pool import SECRET, Pool, operation_of
 
 
 @pytest.mark.parametrize("kind", STATE)
@@ -22,13 +26,17 @@ async def test_verify_names_the_key_and_field_that_was_altered_by_hand(
     await pool.fault((await pool.assign(await pool.submit(), "v")).generation_id)
     await pool.submit(operation=operation_of())
     await set_modes(pool.log, pool.limits, maintenance=True)
+    await open_shared_key(pool.log, pool.client, Terms())
+    await grant(pool.log, pool.client.id, 1, grant_id="a")
+    service, _ = await open_account(pool.log, SECRET, "service", roles=("service",))
+    await set_passkey(pool.log, SECRET, service, wanted=True)
     await pool.settle()
     state = [
         key
         for partition in pool.log.keys.all()
         for key in await keys_of(pool.log, partition, "state")
     ]
-    key = next(key for key in state if kind in key)
+    key = next(key for key in state if key.split("}")[-1].startswith(kind))
     match (await pool.log.read("TYPE", key)).decode():
         case "hash":
             field = sorted(await pool.hash(key))[0]
@@ -36,6 +44,12 @@ async def test_verify_names_the_key_and_field_that_was_altered_by_hand(
         case "zset":
             field = (await pool.log.read("ZRANGE", key, 0, 0))[0].decode()
             await pool.log.read("ZADD", key, 1, field)
+        case "list":
+            field = "[0]"
+            await pool.log.read("LSET", key, 0, "altered")
+        case "set":
+            field = "altered"
+            await pool.log.read("SADD", key, field)
         case _:
             field = "(value)"
             await pool.log.read("SET", key, "altered")

@@ -77,6 +77,10 @@ async def test_commands_whose_answers_get_lost_take_effect_once(
 
     await pool.settle()
     await check_settled(pool)
+    for paid in (types.Charged, types.Rewarded):
+        times = Counter(each for event in await _events(pool, paid) for each in event.generations)
+        assert times
+        assert set(times.values()) == {1}, paid
     told = set(driver.requests)
     undone = {event.request_id for event in await _events(pool, types.Cancelled | types.Expired)}
     for event in await _events(pool, types.Submitted):

@@ -10,8 +10,10 @@ import pytest
 from events import types
 from events.base import Position, Recorded
 from events.keys import Keys
+from handlers.log import Log
 from handlers.replay import read_log
 from handlers.settle import RUN, Count, Effect, Settler, effects_of, merged
+from handlers.verify import verify
 from tests.handlers.driver import Driver
 from tests.handlers.invariants import check_settled
 from tests.handlers.pool import Pool, operation_of
@@ -80,7 +82,7 @@ def test_a_reply_that_leaves_others_running_changes_no_account() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 async def test_it_does_not_matter_where_stretches_are_cut_or_who_else_settles(
-    pool: Pool, seed: int
+    pool: Pool, scratch: Log, seed: int
 ) -> None:
     """Two settlers of each partition that stop and begin anew, each at its own pace."""
     await Driver(pool, seed).run(250)
@@ -100,6 +102,7 @@ async def test_it_does_not_matter_where_stretches_are_cut_or_who_else_settles(
     await pool.settle()
 
     await check_settled(pool)
+    assert await verify(pool.log, scratch) == []
 
 
 async def test_two_settlers_carry_each_effect_once(pool: Pool) -> None:
