@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,10 +16,22 @@ import pytest
 from projections.database import Database, DatabaseUnavailable
 from projections.session import Session
 
+TIMEOUT = 0.8
+LATE = 2.5
+"""Seconds. Far from both, the timeout and what the queries that hang would take."""
+
 
 @pytest.fixture
-async def hasty(url: str):
-    made = Database(url, timeout=0.4, connections=3)
+async def hasty(url: str) -> AsyncIterator[Database]:
+    made = Database(url, timeout=TIMEOUT, connections=3)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def patient(url: str) -> AsyncIterator[Database]:
+    """For what has no outage in it."""
+    made = Database(url, timeout=20, connections=3)
     yield made
     await made.close()
 
@@ -37,22 +49,22 @@ async def test_a_query_that_hangs_ends_in_time_and_the_next_one_works(hasty: Dat
     with pytest.raises(DatabaseUnavailable):
         await hasty.fetch(b"SELECT pg_sleep(5)")
 
-    assert 0.3 < time.monotonic() - started < 0.7
+    assert TIMEOUT - 0.1 < time.monotonic() - started < LATE
     assert await hasty.fetch(b"SELECT 1") == [(1,)]
 
 
-async def test_a_restart_of_postgres_costs_no_query(hasty: Database, connected: Session):
+async def test_a_restart_of_postgres_costs_no_query(patient: Database, connected: Session):
     """C-129."""
-    await asyncio.gather(*(hasty.fetch(b"SELECT pg_sleep(0.05)") for _ in range(3)))
+    await asyncio.gather(*(patient.fetch(b"SELECT pg_sleep(0.05)") for _ in range(3)))
     end_sessions(connected)
     await asyncio.sleep(0.05)
 
-    assert await hasty.fetch(b"SELECT 1") == [(1,)]
+    assert await patient.fetch(b"SELECT 1") == [(1,)]
 
 
 async def test_sessions_that_postgres_ends_for_idleness_cost_no_query(url: str, connected: Session):
     """C-129."""
-    made = Database(url, timeout=0.4, connections=1)
+    made = Database(url, timeout=20, connections=1)
     await made.fetch(b"SELECT set_config('idle_session_timeout', '1', false)")
     async with asyncio.timeout(5):
         while connected.execute(
@@ -91,13 +103,13 @@ async def test_a_postgres_that_hangs_is_an_outage_in_time_and_found_when_it_goes
             started = time.monotonic()
             with pytest.raises(DatabaseUnavailable):
                 await hasty.fetch(b"SELECT 1")
-            assert time.monotonic() - started < 0.7
+            assert time.monotonic() - started < LATE
 
     assert await hasty.fetch(b"SELECT 1") == [(1,)]
 
 
-async def test_more_callers_than_connections_take_turns(hasty: Database):
-    answers = await asyncio.gather(*(hasty.fetch(b"SELECT %s", (n,)) for n in range(60)))
+async def test_more_callers_than_connections_take_turns(patient: Database):
+    answers = await asyncio.gather(*(patient.fetch(b"SELECT %s", (n,)) for n in range(60)))
 
     assert [rows[0][0] for rows in answers] == list(range(60))
 
@@ -110,26 +122,26 @@ async def test_those_who_wait_behind_a_hang_end_in_time_too(hasty: Database):
     )
 
     assert {type(answer) for answer in answers} == {DatabaseUnavailable}
-    assert time.monotonic() - started < 0.9
+    assert time.monotonic() - started < LATE
     assert await hasty.fetch(b"SELECT 1") == [(1,)]
 
 
-async def test_callers_that_go_away_take_no_connection_with_them(hasty: Database):
+async def test_callers_that_go_away_take_no_connection_with_them(patient: Database):
     for _ in range(5):
-        tasks = [asyncio.create_task(hasty.fetch(b"SELECT pg_sleep(0.02)")) for _ in range(9)]
+        tasks = [asyncio.create_task(patient.fetch(b"SELECT pg_sleep(0.02)")) for _ in range(9)]
         await asyncio.sleep(0.01)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    assert await hasty.fetch(b"SELECT 1") == [(1,)]
+    assert await patient.fetch(b"SELECT 1") == [(1,)]
 
 
-async def test_a_mistake_in_a_query_is_not_an_outage(hasty: Database):
+async def test_a_mistake_in_a_query_is_not_an_outage(patient: Database):
     with pytest.raises(psycopg.errors.UndefinedTable):
-        await hasty.fetch(b"SELECT * FROM nothing")
+        await patient.fetch(b"SELECT * FROM nothing")
 
-    assert await hasty.fetch(b"SELECT 1") == [(1,)]
+    assert await patient.fetch(b"SELECT 1") == [(1,)]
 
 
 async def test_no_postgres_at_all_is_an_outage():
