@@ -12,7 +12,7 @@ import pytest
 from events import codec, types
 from events.base import KUDOS
 from events.keys import Keys
-from handlers import shared_keys, workers
+from handlers import account_changes, passkeys, profiles, shared_keys, workers
 from handlers.accounts import open_account
 from handlers.admission import admit
 from handlers.cancel import expire
@@ -412,6 +412,86 @@ async def _gives_back(pool: Pool) -> None:
     await transfer(pool.log, pool.limits, pool.owner, Target(pool.client.id), 1)
 
 
+async def _meanwhile(
+    pool: Pool, act: Callable[[], Awaitable[object]], change: Callable[[], Awaitable[object]]
+) -> None:
+    """Another call comes between what a handler reads first and its script."""
+    read, first = pool.log.read, True
+
+    async def slow(*command: Any) -> Any:
+        nonlocal first
+        answer, now = await read(*command), first
+        first = False
+        if now:
+            await change()
+        return answer
+
+    pool.log.read = slow  # type: ignore[method-assign]
+    await act()
+
+
+async def _client_gone(pool: Pool, act: Callable[[], Awaitable[object]]) -> None:
+    log = pool.log
+    await _meanwhile(pool, act, lambda: log.redis.call("DEL", log.keys.account(pool.client.id)))
+
+
+def _rekey(pool: Pool) -> Awaitable[object]:
+    return account_changes.rekey_account(pool.log, SECRET, pool.client.id)
+
+
+def _draw(pool: Pool) -> Awaitable[object]:
+    return passkeys.set_passkey(pool.log, SECRET, pool.client.id, wanted=True)
+
+
+def _delete(pool: Pool) -> Awaitable[object]:
+    return account_changes.delete_account(pool.log, pool.client.id)
+
+
+def _share(pool: Pool) -> Awaitable[str]:
+    return shared_keys.open_shared_key(pool.log, pool.client, shared_keys.Terms())
+
+
+async def _serve(pool: Pool) -> None:
+    change = account_changes.Change(roles={"service": True})
+    await account_changes.change_account(pool.log, pool.client.id, change)
+
+
+async def _stale_passkey(pool: Pool) -> None:
+    await _serve(pool)
+    await _meanwhile(pool, lambda: _draw(pool), lambda: _draw(pool))
+
+
+async def _share_too_many(pool: Pool) -> None:
+    for _ in range(shared_keys.MOST + 1):
+        await _share(pool)
+
+
+async def _shared_key_gone(pool: Pool, *, delete: bool) -> None:
+    """Another call deletes it between the look-up and the script."""
+    known = await shared_keys.find(pool.log, await _share(pool))
+    await shared_keys.delete_shared_key(pool.log, pool.client, known)
+    if delete:
+        await shared_keys.delete_shared_key(pool.log, pool.client, known)
+    else:
+        terms = shared_keys.Terms(kudos=1)
+        await shared_keys.change_shared_key(pool.log, pool.client, known, terms)
+
+
+async def _change_deleted(pool: Pool) -> None:
+    await _delete(pool)
+    await _serve(pool)
+
+
+async def _describe_deleted(pool: Pool) -> None:
+    await _delete(pool)
+    await profiles.set_profile(pool.log, pool.client.id, profiles.Profile(contact="me@there"))
+
+
+async def _share_deleted(pool: Pool) -> None:
+    await _delete(pool)
+    await _share(pool)
+
+
 SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("abandon", "EXISTS"): lambda pool: _abandon(pool, came=True),
     ("abandon", "NOT_DUE"): lambda pool: _abandon(pool, came=False),
@@ -431,6 +511,23 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("cancel", "STALE"): _stale_cancel,
     ("check_in", "OTHER_ID"): _other_name,
     ("check_in", "WRONG_OWNER"): _wrong_owner,
+    ("change_account", "NO_ACCOUNT"): _change_deleted,
+    ("change_shared_key", "NO_KEY"): lambda pool: _shared_key_gone(pool, delete=False),
+    ("delete_account", "NO_ACCOUNT"): lambda pool: _client_gone(pool, lambda: _delete(pool)),
+    ("delete_account", "STALE"): lambda pool: _meanwhile(
+        pool, lambda: _delete(pool), lambda: _rekey(pool)
+    ),
+    ("delete_shared_key", "NO_KEY"): lambda pool: _shared_key_gone(pool, delete=True),
+    ("open_shared_key", "NO_ACCOUNT"): _share_deleted,
+    ("open_shared_key", "TOO_MANY"): _share_too_many,
+    ("rekey_account", "NO_ACCOUNT"): lambda pool: _client_gone(pool, lambda: _rekey(pool)),
+    ("rekey_account", "STALE"): lambda pool: _meanwhile(
+        pool, lambda: _rekey(pool), lambda: _rekey(pool)
+    ),
+    ("set_passkey", "NO_ACCOUNT"): lambda pool: _client_gone(pool, lambda: _draw(pool)),
+    ("set_passkey", "NO_SERVICE"): _draw,
+    ("set_passkey", "STALE"): _stale_passkey,
+    ("set_profile", "NO_ACCOUNT"): _describe_deleted,
     ("change_worker", "NOT_FOUND"): lambda pool: _gone_worker(pool, delete=False),
     ("claim_name", "TAKEN"): _taken_name,
     ("check_in", "RENAMED"): _renamed,
