@@ -8,10 +8,11 @@ The applies in `lua/` do the same to the balances. The two are written apart, so
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from events import types
-from events.base import Event
+from events.base import Event, Position
 
 CLEARING = {
     "opened": "opened",
@@ -172,3 +173,28 @@ def other_side(line: Movement) -> Counter[str]:
     if line.burn:
         clearing[BURN] += line.burn
     return clearing
+
+
+class Balance(NamedTuple):
+    """What an account has, 10^-4 kudos."""
+
+    kudos: int
+    escrow: int
+
+
+class Sums(NamedTuple):
+    """What the lines of an account's ledger come to."""
+
+    lines: int
+    amount: int
+    escrow: int
+
+
+class Stored(NamedTuple):
+    """What reports have of one partition, as of one position of its log."""
+
+    position: Position
+    accounts: Mapping[int, Balance]
+    lines: Mapping[int, Sums]
+    clearing: Mapping[str, int]
+    """The other sides of all lines, by cause."""

@@ -16,8 +16,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from events.base import Position, Recorded
-from events.ledger import Movement, movements
+import psycopg
+
+from events.base import START, Position, Recorded
+from events.ledger import BURN, CLEARING, Balance, Movement, Stored, Sums, movements
 from events.roles import ROLES
 from events.types import (
     AccountChanged,
@@ -401,3 +403,42 @@ async def history(database: Database, user_id: int, limit: int) -> list[Entry]:
     """The newest lines of an account's ledger, the newest first. Raise DatabaseUnavailable."""
     rows = await database.fetch(_HISTORY, {"user_id": user_id, "limit": limit})
     return [Entry(Position(ms, seq), *others) for ms, seq, *others in rows]
+
+
+_CHECKPOINT = """
+SELECT position_ms, position_seq FROM checkpoints WHERE name = 'accounts' AND partition = %s
+"""
+_BALANCES = "SELECT user_id, kudos, escrow FROM accounts WHERE partition = %s"
+_SUMS = """
+SELECT user_id, count(*), sum(amount)::bigint, sum(escrow)::bigint
+FROM ledger WHERE partition = %s GROUP BY user_id
+"""
+_CAUSES = """
+SELECT cause, -sum(amount + escrow + burn)::bigint, sum(burn)::bigint
+FROM ledger WHERE partition = %s GROUP BY cause
+"""
+
+
+async def stored(database_url: str, partition: int) -> Stored:
+    """All that is kept of a partition, of one moment. Raise psycopg.OperationalError.
+
+    For operators: it reads every line of the partition's ledger.
+    """
+    async with await psycopg.AsyncConnection.connect(database_url) as connection:
+        await connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+        rows = [
+            await (await connection.execute(query, (partition,))).fetchall()
+            for query in (_CHECKPOINT, _BALANCES, _SUMS, _CAUSES)
+        ]
+    checkpoints, balances, sums, causes = rows
+    clearing: Counter[str] = Counter()
+    for cause, amount, burn in causes:
+        if field := CLEARING.get(cause, cause):
+            clearing[field] += amount
+        clearing[BURN] += burn
+    return Stored(
+        Position(*checkpoints[0]) if checkpoints else START,
+        {user_id: Balance(*balance) for user_id, *balance in balances},
+        {user_id: Sums(*each) for user_id, *each in sums},
+        clearing,
+    )
