@@ -14,6 +14,7 @@ from typing import Any
 import click
 import msgspec
 
+from events.roles import ROLES
 from hordechat import logs, settings
 from hordechat.datadir import DataDir
 
@@ -106,6 +107,10 @@ def _amount(_context: click.Context, _parameter: click.Parameter, text: str) -> 
     except BadRequest as refusal:
         raise click.BadParameter(str(refusal)) from None
 
+
+_ROLE = click.Choice(ROLES)
+_CONCURRENCY = click.IntRange(0, 500)
+_CONCURRENCY_HELP = "Jobs of it that may wait at once, instead of HORDE_CONCURRENCY."
 
 _take = click.option(
     "--take",
@@ -336,18 +341,112 @@ def user() -> None:
 @click.option("--trusted", is_flag=True, help="Workers of this account are trusted.")
 @click.option("--moderator", is_flag=True, help="May moderate.")
 @click.option("--flagged", is_flag=True, help="Filters apply to what it submits; no jobs for it.")
-def create(
-    context: Context, name: str, kudos: float, trusted: bool, moderator: bool, flagged: bool
-) -> None:
+@click.option(
+    "--role",
+    "roles",
+    type=click.Choice(ROLES[3:]),
+    multiple=True,
+    help="Another role; may be repeated.",
+)
+@click.option(
+    "--kind",
+    type=click.Choice(["registered", "pseudonymous"]),
+    default="registered",
+    show_default=True,
+    help="Whether somebody vouches for who it is.",
+)
+@click.option("--concurrency", type=_CONCURRENCY, help=_CONCURRENCY_HELP)
+def create(context: Context, name: str, **given: Any) -> None:
     """Open an account and print it as JSON. The API key is shown this once."""
+    settings = context.settings("user")
+    from hordechat import commands
+
+    _print_json(commands.user_create(settings, name=name, **given))
+
+
+@user.command("list")
+@_with_data_dir
+def user_list(context: Context) -> None:
+    """Print every account as JSON, by their numbers."""
     given = context.settings("user")
     from hordechat import commands
 
-    _print_json(
-        commands.user_create(
-            given, name=name, kudos=kudos, trusted=trusted, moderator=moderator, flagged=flagged
-        )
-    )
+    _print_json(commands.user_list(given))
+
+
+@user.command()
+@_with_data_dir
+@click.argument("user", callback=_user_id)
+def show(context: Context, user: int) -> None:
+    """Print all that is known of USER (a number, or name#number) as JSON."""
+    given = context.settings("user")
+    from hordechat import commands
+
+    _print_json(commands.user_show(given, user_id=user))
+
+
+@user.command("set")
+@_with_data_dir
+@click.argument("user", callback=_user_id)
+@click.option("--name", help="What it is called from now on.")
+@click.option("--grant", "granted", type=_ROLE, multiple=True, help="A role that it gets.")
+@click.option("--revoke", "revoked", type=_ROLE, multiple=True, help="A role that it loses.")
+@click.option("--concurrency", type=_CONCURRENCY, help=_CONCURRENCY_HELP)
+@click.option(
+    "--worker-invited",
+    type=click.IntRange(0, 10_000),
+    help="Workers that it may have, where that is more than trusted accounts may.",
+)
+@click.option(
+    "--public-workers/--no-public-workers",
+    default=None,
+    help="Tell everyone whose its workers are.",
+)
+@click.option("--monthly-kudos", type=click.IntRange(0, 1_000_000_000), help="Recorded, and told.")
+@click.option(
+    "--usage-multiplier",
+    type=click.FloatRange(0.1, 10),
+    help="Scales what is recorded as used, and no charge.",
+)
+@click.option("--reset-suspicion", is_flag=True, help="Count suspicious replies anew.")
+@click.option("--contact", help="Where it can be reached; '' takes that away.")
+@click.option("--admin-comment", help="For moderators; '' takes that away.")
+def user_set(context: Context, user: int, **changed: Any) -> None:
+    """Change USER (a number, or name#number), and print it as `user show` does.
+
+    A moderator is trusted, too; education raises the concurrency to 200. Who is no service any more
+    has no passkey.
+    """
+    nothing: dict[str, Any] = {"granted": (), "revoked": (), "reset_suspicion": False}
+    if all(value == nothing.get(name) for name, value in changed.items()):
+        raise click.UsageError("Name something to change.")
+    given = context.settings("user")
+    from hordechat import commands
+
+    _print_json(commands.user_set(given, user_id=user, **changed))
+
+
+@user.command("reset-key")
+@_with_data_dir
+@click.argument("user", callback=_user_id)
+def reset_key(context: Context, user: int) -> None:
+    """Give USER another API key and print it as JSON, this once. The former one is nobody's."""
+    given = context.settings("user")
+    from hordechat import commands
+
+    _print_json(commands.user_reset_key(given, user_id=user))
+
+
+@user.command()
+@_with_data_dir
+@click.argument("user", callback=_user_id)
+@click.confirmation_option(prompt="Its name and keys are gone for good. Delete it?")
+def delete(context: Context, user: int) -> None:
+    """Delete USER: its name, keys, roles and shared keys. Its number stays, for the ledger."""
+    given = context.settings("user")
+    from hordechat import commands
+
+    _print_json(commands.user_delete(given, user_id=user))
 
 
 @main.group()
@@ -375,6 +474,34 @@ def grant(context: Context, user: int, amount: int, grant_id: str | None) -> Non
     from hordechat import commands
 
     _print_json(commands.kudos_grant(given, user_id=user, amount=amount, grant_id=grant_id))
+
+
+def _user_or_check(context: click.Context, parameter: click.Parameter, text: str) -> int | None:
+    return None if text == "check" else _user_id(context, parameter, text)
+
+
+@main.command()
+@_with_data_dir
+@click.argument("user", metavar="USER|check", callback=_user_or_check)
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Lines shown."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+def ledger(context: Context, user: int | None, limit: int, as_json: bool) -> None:
+    """Print what USER (a number, or name#number) got and gave, the newest first; or check all.
+
+    `ledger check` proves that accounts and clearing make zero, that the log, Redis and Postgres
+    agree, and that each generation was charged and rewarded once. It prints each difference, exits
+    1 if there is one, and may run beside a service at work.
+    """
+    given = context.settings("ledger")
+    from hordechat import commands
+
+    if user is None:
+        if not commands.ledger_check(given):
+            raise SystemExit(1)
+    elif not commands.ledger_show(given, user_id=user, limit=limit, as_json=as_json):
+        raise click.ClickException(f"The read model knows of no account {user}.")
 
 
 @main.command()

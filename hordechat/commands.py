@@ -6,8 +6,9 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,13 +16,25 @@ import structlog
 
 from api.health import MayEvict, redis_check
 from events.base import KUDOS, Position
-from handlers.accounts import open_account, open_anonymous, people
+from events.ledger import Stored
+from handlers import users
+from handlers.account_changes import (
+    NONE_MAY_WAIT,
+    Change,
+    change_account,
+    check_name,
+    delete_account,
+    rekey_account,
+)
+from handlers.accounts import Kind, open_account, open_anonymous, people
 from handlers.addresses import spelled
 from handlers.errors import CorruptPrompt, OutOfMemory, Rebuilding, RedisUnavailable
 from handlers.grants import grant
 from handlers.janitor import Janitor
+from handlers.limits import Limits
 from handlers.log import Log
 from handlers.modes import read_modes, set_modes
+from handlers.profiles import Profile, read_profile, set_profile
 from handlers.replay import read_log, rebuild_state
 from handlers.timeouts import Timeout, Timeouts
 from handlers.verify import verify as compare
@@ -35,7 +48,6 @@ logger = structlog.get_logger()
 
 T = TypeVar("T")
 
-AMOUNT = 10_000  # kudos are counted in 10^-4
 RETRY_SECONDS = 0.5
 OPERATOR_SECONDS = 30.0
 
@@ -255,8 +267,6 @@ def log(settings: Settings, *, request_id: str | None) -> None:
 
 def describe(position: Position, fields: Any) -> str:
     """One event as a line: time, position, word, and its fields as stored."""
-    from datetime import UTC, datetime
-
     pairs = list(zip(fields[::2], fields[1::2], strict=True))
     at = datetime.fromtimestamp(position.ms / 1000, UTC).isoformat(timespec="milliseconds")
     told = " ".join(
@@ -279,6 +289,9 @@ def user_create(
     trusted: bool,
     moderator: bool,
     flagged: bool = False,
+    roles: Sequence[str] = (),
+    kind: Kind = "registered",
+    concurrency: int | None = None,
 ) -> dict[str, object]:
     """Open an account; the answer is the only place where its key ever stands."""
 
@@ -287,14 +300,114 @@ def user_create(
             opened,
             settings.secret,
             name,
-            kudos=round(kudos * AMOUNT),
+            kudos=round(kudos * KUDOS),
             trusted=trusted,
             moderator=moderator,
             flagged=flagged,
+            kind=kind,
+            roles=roles,
+            concurrency=0 if concurrency is None else concurrency or NONE_MAY_WAIT,
         )
 
     user_id, api_key = _with_log(settings, work)
     return {"id": user_id, "username": f"{name}#{user_id}", "api_key": api_key}
+
+
+def user_list(settings: Settings) -> list[dict[str, object]]:
+    """Every account that is not deleted."""
+    limits = limits_of(settings)
+    return [_shown_user(user, limits) for user in _with_log(settings, users.every_user)]
+
+
+def user_show(settings: Settings, *, user_id: int) -> dict[str, object]:
+    """All that is known of an account."""
+    return _with_log(settings, lambda opened: _told(opened, user_id, limits_of(settings)))
+
+
+def user_set(
+    settings: Settings,
+    *,
+    user_id: int,
+    name: str | None,
+    granted: Sequence[str],
+    revoked: Sequence[str],
+    contact: str | None,
+    admin_comment: str | None,
+    **values: Any,
+) -> dict[str, object]:
+    """Change an account; return all that is known of it then."""
+    monthly, multiplier = values.pop("monthly_kudos"), values.pop("usage_multiplier")
+    change = Change(
+        name=None if name is None else check_name(name),
+        roles=dict.fromkeys(revoked, False) | dict.fromkeys(granted, True),
+        monthly_kudos=None if monthly is None else monthly * KUDOS,
+        usage_multiplier=None if multiplier is None else round(multiplier * 1000),
+        **values,
+    )
+    profile = Profile(contact, admin_comment)
+
+    async def work(opened: Log) -> dict[str, object]:
+        await users.find(opened, user_id)
+        if profile != Profile():
+            await set_profile(opened, user_id, profile)
+        if change != Change():
+            await change_account(opened, user_id, change)
+        return await _told(opened, user_id, limits_of(settings))
+
+    return _with_log(settings, work)
+
+
+def user_reset_key(settings: Settings, *, user_id: int) -> dict[str, object]:
+    """Give an account another API key; the answer is the only place where it ever stands."""
+
+    async def work(opened: Log) -> dict[str, object]:
+        username = (await users.find(opened, user_id)).username
+        api_key = await rekey_account(opened, settings.secret, user_id)
+        return {"id": user_id, "username": username, "api_key": api_key}
+
+    return _with_log(settings, work)
+
+
+def user_delete(settings: Settings, *, user_id: int) -> dict[str, object]:
+    """Delete an account; return which it was."""
+
+    async def work(opened: Log) -> dict[str, object]:
+        username = (await users.find(opened, user_id)).username
+        await delete_account(opened, user_id)
+        return {"deleted_id": user_id, "deleted_name": username}
+
+    return _with_log(settings, work)
+
+
+async def _told(opened: Log, user_id: int, limits: Limits) -> dict[str, object]:
+    user = await users.find(opened, user_id)
+    profile = await read_profile(opened, user_id)
+    return {
+        **_shown_user(user, limits),
+        "escrow": user.escrow / KUDOS,
+        "worker_invited": user.worker_invited,
+        "public_workers": user.public_workers,
+        "monthly_kudos": user.monthly_kudos / KUDOS,
+        "usage_multiplier": user.usage_multiplier / 1000,
+        "suspicious": user.suspicious,
+        "proxy_passkey": user.passkey,
+        "shared_keys": await users.shared_keys_of(opened, user_id),
+        **profile._asdict(),
+    }
+
+
+def _shown_user(user: users.User, limits: Limits) -> dict[str, object]:
+    return {
+        "id": user.id,
+        "username": user.username,
+        "kind": user.kind,
+        "roles": sorted(user.roles),
+        "kudos": user.kudos / KUDOS,
+        "concurrency": limits.jobs_of(user.concurrency, anonymous=user.anonymous),
+        "created": datetime.fromtimestamp(user.created_ms / 1000, UTC).isoformat(
+            timespec="seconds"
+        ),
+    }
 
 
 def kudos_grant(
@@ -313,6 +426,49 @@ def kudos_grant(
         }
 
     return _with_log(settings, work)
+
+
+def ledger_show(settings: Settings, *, user_id: int, limit: int, as_json: bool) -> bool:
+    """Print the newest lines of an account's ledger; False where there is no such account."""
+    import msgspec
+
+    from hordechat import ledger
+    from projections import accounts
+    from projections.database import Database, DatabaseUnavailable
+
+    async def read() -> list[accounts.Entry] | None:
+        database = Database(settings.database_url, timeout=OPERATOR_SECONDS)
+        try:
+            if await accounts.account(database, user_id) is None:
+                return None
+            return await accounts.history(database, user_id, limit)
+        except DatabaseUnavailable as error:
+            raise CannotOpen(f"Postgres does not answer: {error}") from error
+        finally:
+            await database.close()
+
+    found = asyncio.run(read())
+    if found is None:
+        return False
+    lines = [ledger.Line.of(entry) for entry in found]
+    for line in map(msgspec.json.encode, lines) if as_json else ledger.table(lines):
+        print(line.decode() if isinstance(line, bytes) else line)
+    return True
+
+
+def ledger_check(settings: Settings) -> bool:
+    """Check the books; print what they come to and every difference."""
+    from handlers.ledger import check
+    from hordechat import ledger
+    from projections import accounts
+
+    def stored(partition: int) -> Awaitable[Stored]:
+        return accounts.stored(settings.database_url, partition)
+
+    report = _with_log(settings, lambda opened: check(opened, stored))
+    for line in ledger.told(report):
+        print(line)
+    return not report.differences
 
 
 def timeout_set(settings: Settings, *, address: str, minutes: int) -> dict[str, object]:

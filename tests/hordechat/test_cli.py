@@ -16,6 +16,13 @@ NOTHING = {
 }  # fmt: skip
 
 
+NOTHING_SET = {
+    "name": None, "granted": (), "revoked": (), "concurrency": None, "worker_invited": None,
+    "public_workers": None, "monthly_kudos": None, "usage_multiplier": None,
+    "reset_suspicion": False, "contact": None, "admin_comment": None,
+}  # fmt: skip
+
+
 def _all_commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     found = []
     for name, command in group.commands.items():
@@ -47,6 +54,8 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict]]:
     stand_in.timeout_clear = record("timeout_clear", answer=True)
     stand_in.kudos_grant = record("kudos_grant", {"id": 3, "kudos": 25.0})
     stand_in.user_create = record("user_create", {"id": 1, "username": "a#1", "api_key": "k"})
+    for name in ("user_list", "user_show", "user_set", "user_reset_key", "user_delete"):
+        setattr(stand_in, name, record(name, {"id": 1}))
     monkeypatch.setitem(sys.modules, "hordechat.commands", stand_in)
     monkeypatch.setattr("hordechat.commands", stand_in, raising=False)
     monkeypatch.setattr("hordechat.logs.configure", lambda *_: None)
@@ -77,10 +86,11 @@ def test_every_command_explains_itself(path):
 
 def test_the_commands_are_those_that_operators_rely_on():
     assert {" ".join(path) for path in _all_commands(main)} == {
-        "up", "info", "user", "user create", "worker", "settings", "migrate", "web", "projector",
+        "up", "info", "user", "user create", "user list", "user show", "user set", "user reset-key",
+        "user delete", "worker", "settings", "migrate", "web", "projector",
         "settler", "janitor", "rebuild", "verify", "log", "demo", "filters", "filters check",
         "mode", "timeout", "timeout set", "timeout list", "timeout clear",
-        "kudos", "kudos grant",
+        "kudos", "kudos grant", "ledger",
     }  # fmt: skip
 
 
@@ -123,6 +133,58 @@ def test_the_commands_are_those_that_operators_rely_on():
                 "trusted": True,
                 "moderator": False,
                 "flagged": False,
+                "roles": (),
+                "kind": "registered",
+                "concurrency": None,
+            },
+        ),
+        (
+            [
+                *("user", "create", "anna", "--role", "service", "--role", "vpn"),
+                *("--kind", "pseudonymous", "--concurrency", "0"),
+            ],
+            "user_create",
+            {
+                "name": "anna",
+                "kudos": 0,
+                "trusted": False,
+                "moderator": False,
+                "flagged": False,
+                "roles": ("service", "vpn"),
+                "kind": "pseudonymous",
+                "concurrency": 0,
+            },
+        ),
+        (["user", "list"], "user_list", {}),
+        (["user", "show", "anna#7"], "user_show", {"user_id": 7}),
+        (["user", "reset-key", "7"], "user_reset_key", {"user_id": 7}),
+        (["user", "delete", "7", "--yes"], "user_delete", {"user_id": 7}),
+        (
+            ["user", "set", "7", "--no-public-workers"],
+            "user_set",
+            NOTHING_SET | {"user_id": 7, "public_workers": False},
+        ),
+        (
+            [
+                *("user", "set", "anna#7", "--name", "ann", "--grant", "moderator"),
+                *("--revoke", "vpn", "--revoke", "special", "--concurrency", "0"),
+                *("--worker-invited", "25", "--monthly-kudos", "3", "--usage-multiplier", "0.5"),
+                *("--reset-suspicion", "--contact", "", "--admin-comment", "fine"),
+            ],
+            "user_set",
+            {
+                "user_id": 7,
+                "name": "ann",
+                "granted": ("moderator",),
+                "revoked": ("vpn", "special"),
+                "concurrency": 0,
+                "worker_invited": 25,
+                "public_workers": None,
+                "monthly_kudos": 3,
+                "usage_multiplier": 0.5,
+                "reset_suspicion": True,
+                "contact": "",
+                "admin_comment": "fine",
             },
         ),
         (["mode"], "mode", {"maintenance": None}),
@@ -150,6 +212,11 @@ def test_an_account_is_printed_as_json(run, calls):
     assert json.loads(run("user", "create", "a").stdout) == {
         "id": 1, "username": "a#1", "api_key": "k",
     }  # fmt: skip
+
+
+def test_an_account_is_deleted_only_on_second_thoughts(run, calls):
+    assert run("user", "delete", "7").exit_code == 1
+    assert calls == []
 
 
 def test_a_difference_found_by_verify_is_exit_1(run, calls):
@@ -210,6 +277,13 @@ def test_without_servers_it_says_what_to_do(run, calls, args, sentence):
         ["up", "--port", "70000"],
         ["worker", "--url", "u", "--api-key", "k", "--name", "w", "--model", "m", "--backend", "x"],
         ["user", "create", "a", "--kudos", "-1"],
+        ["user", "create", "a", "--kind", "anonymous"],
+        ["user", "create", "a", "--role", "king"],
+        ["user", "create", "a", "--concurrency", "501"],
+        ["user", "show", "bob"],
+        ["user", "set", "7"],
+        ["user", "set", "7", "--grant", "king"],
+        ["user", "set", "7", "--usage-multiplier", "11"],
         ["kudos", "grant", "bob", "1"],
         ["kudos", "grant", "3", "much"],
         ["kudos", "grant", "3", "NaN"],
