@@ -11,6 +11,8 @@ from handlers.errors import UserNotFound
 from handlers.log import Log
 
 _DIGITS = 18
+_UNSCALED = 1000
+"""The `usage_multiplier` of an account that was never given one."""
 _FIELDS = (
     "name",
     "kind",
@@ -42,7 +44,7 @@ class User(NamedTuple):
     worker_invited: int
     public_workers: bool
     monthly_kudos: int
-    usage_multiplier: int  # 10^-3; 0: it was never set
+    usage_multiplier: int  # 10^-3
     suspicious: int
     created_ms: int
     """0 where that was not recorded."""
@@ -92,7 +94,7 @@ async def find(log: Log, user_id: int) -> User:
         invited,
         public == 1,
         monthly,
-        multiplier,
+        multiplier or _UNSCALED,
         suspicious,
         created,
         bool(numbers[-1]),
