@@ -26,6 +26,7 @@ from lua.link import connect
 from tests.conftest import database_named
 from tests.e2e.harness import Up, eventually, family, known, programs, serving
 from tests.e2e.wire import hang_up
+from tests.orphans import leave_none
 
 PARTITIONS = 4
 PROCFILE = """\
@@ -54,6 +55,7 @@ class Server:
         self.service.prepare()
         with self._log.open("ab") as output:
             self._child = Child(self.service.command, output)
+        leave_none(self._child.pid, self.service.command.crash_signal)
         wait_ready(self._child, self.service.probe, 30)
 
     def stop(self) -> None:
@@ -176,6 +178,8 @@ def session_pool(
             "DATABASE_URL": database_named(e2e_postgres.service.url, database),
             "S3_ENDPOINT_URL": s3_server.url,
             "HORDE_TEST": "true",
+            # Longer requests need their kudos upfront, whatever the queue.
+            "HORDE_TEXT_FREE_OUTPUT_CEILING": "512",
         }
         | s3_server.settings,
         procfile=PROCFILE,
@@ -188,6 +192,7 @@ def session_pool(
         client, owner = asyncio.run(_peopled(up))
         yield Pool(up, client, owner, redis, e2e_postgres, Keys(PARTITIONS))
         assert "no difference" in up.cli("verify")
+        assert "no difference" in up.cli("ledger", "check")
         assert up.end() == 0, up.program.tail()
         assert up.bugs() == []
 

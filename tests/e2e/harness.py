@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from events.base import KUDOS
 from events.keys import Keys
 from handlers.accounts import open_account
 from hordechat import settings
@@ -29,6 +30,7 @@ from hordechat.datadir import DataDir, free_port
 from hordechat.opening import open_log
 from hordechat.watchdog import identity
 from tests.e2e.wire import Answer, Http, NoAnswer
+from tests.orphans import leave_none
 
 MODEL = "test/model"
 OURS = ("REDIS_URL", "DATABASE_URL", "S3_ENDPOINT_URL", "S3_ACCESS_KEY", "S3_SECRET_KEY")
@@ -118,6 +120,7 @@ class Program:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        leave_none(self.pid)
         programs.append(self)
 
     def line(self, seconds: float) -> str:
@@ -248,12 +251,18 @@ class Up:
         finally:
             program.end()
 
-    async def users(self, *names: str) -> list[str]:
+    async def users(self, *names: str, kudos: int = 0) -> list[str]:
         """Open accounts, as `hordechat user create` does, which takes a second each; their keys."""
+        return [key for _, key in await self.accounts(*names, kudos=kudos)]
+
+    async def accounts(self, *names: str, kudos: int = 0) -> list[tuple[int, str]]:
+        """The same with their numbers."""
         given = settings.load(DataDir(self.data).read_environment())
         log = await open_log(given)
         try:
-            return [(await open_account(log, given.secret, name))[1] for name in names]
+            return [
+                await open_account(log, given.secret, name, kudos=kudos * KUDOS) for name in names
+            ]
         finally:
             await log.close()
 
@@ -325,6 +334,8 @@ class Book:
     """Request id -> its text, once a 202 arrived."""
     accepted_at: dict[str, float] = field(default_factory=dict)
     """Text -> when."""
+    cancelled: set[str] = field(default_factory=set)
+    """Requests whose cancel was acknowledged: whether there was a reply before is open."""
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Request id -> its last status."""
     taken: list[Taken] = field(default_factory=list)
@@ -347,7 +358,8 @@ class Book:
         assert self.odd == []
         again = [k for k, n in Counter(job.generation_id for job in self.taken).items() if n > 1]
         assert again == [], "a generation was handed out twice"
-        assert set(self.ended) == set(self.accepted), "acknowledged and without an end"
+        ended = set(self.ended) | self.cancelled
+        assert ended == set(self.accepted), "acknowledged and without an end"
         for request_id, status in self.ended.items():
             if status["faulted"]:
                 continue
@@ -405,7 +417,7 @@ def declaration(name: str) -> dict[str, Any]:
         "chat_jobs": True,
         "prompt_jobs": False,
         "model_id": MODEL,
-        "chat_limits": {"max_context_length": 8192, "max_length": 1024},
+        "chat_limits": {"max_context_length": 8192, "max_length": 2048},
         "chat_features": ["prompt_overflow_refused"],
     }
 
@@ -446,10 +458,12 @@ async def pause(longest: float) -> None:
 class Client:
     """Submits requests and follows each to its end, as a client that was promised an answer."""
 
-    def __init__(self, url: str, key: str, book: Book, name: str) -> None:
+    def __init__(self, url: str, key: str, book: Book, name: str, **asked: Any) -> None:
+        """`asked`: what its requests say beside what all do."""
         self._http = Http(url, key)
         self._book = book
         self._name = name
+        self._asked = asked
         self._sent = 0
 
     async def submit(self, *, stream: bool = False) -> str:
@@ -462,7 +476,8 @@ class Client:
             self._sent += 1
             text = f"{self._name} {self._sent}"
             try:
-                answer = await self._http.call("POST", CHAT, chat(text, stream=stream))
+                body = chat(text, stream=stream) | self._asked
+                answer = await self._http.call("POST", CHAT, body)
             except NoAnswer:
                 self._book.unanswered["submit"] += 1
                 await pause(0.2)
@@ -484,6 +499,23 @@ class Client:
         self._book.accepted[answer.body["id"]] = text
         self._book.accepted_at[text] = time.monotonic()
         return answer.body["id"]
+
+    async def cancel(self, request_id: str) -> None:
+        """Cancel until that is acknowledged."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            assert time.monotonic() < deadline, f"{request_id} is not cancelled"
+            try:
+                answer = await self._http.call("DELETE", status_of(request_id))
+            except NoAnswer:
+                self._book.unanswered["cancel"] += 1
+                await pause(0.2)
+                continue
+            if answer.status == 200:
+                self._book.cancelled.add(request_id)
+                return
+            self._passes("cancel", answer)
+            await pause(0.2)
 
     async def follow(self, request_id: str) -> dict[str, Any]:
         """Ask for its status until it is done or faulted."""

@@ -56,6 +56,7 @@ class Http:
         *,
         wait: int = 0,
         seconds: float = 10.0,
+        headers: Mapping[str, str] = {},
     ) -> Answer:
         """Send, and read the whole answer; `wait` goes into Prefer and is added to the deadline.
 
@@ -70,6 +71,7 @@ class Http:
             head.append(f"apikey: {self._key}")
         if wait:
             head.append(f"prefer: wait={wait}")
+        head += [f"{name}: {value}" for name, value in headers.items()]
         loop = asyncio.get_running_loop()
         started = loop.time()
         whole = False
