@@ -20,7 +20,7 @@ from projections.projector import channel
 COUNT = 500
 BLOCK_MS = 1000
 """The longest silence, too: a web process that has just begun to listen hears within this."""
-PAUSE = 0.05  # seconds between runs while busy: nobody waits for it long, and runs share scripts
+PAUSE = 0.1  # seconds between runs while busy: runs share scripts, and who waits does so for 0.3
 
 _encode = msgspec.json.Encoder().encode
 
