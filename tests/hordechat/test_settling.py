@@ -47,7 +47,7 @@ async def settling(pool: Pool, url: str) -> AsyncIterator[None]:
     """A settler of every partition."""
     tails = [Tail(url, cluster=pool.log.keys.partitions > 1) for _ in pool.log.keys.all()]
     tasks = [
-        asyncio.create_task(settle(pool.log, tail, partition))
+        asyncio.create_task(settle(pool.log, pool.limits, tail, partition))
         for partition, tail in enumerate(tails)
     ]
     try:
