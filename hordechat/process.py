@@ -1,18 +1,22 @@
-"""One child process: started as the leader of its own group, watched, stopped as a group."""
+"""One child process: started as the leader of its own group, watched, stopped as a group, and ended
+by a watchdog where we cannot.
+"""
 
 import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from hordechat.watchdog import identity, signal_group
+from hordechat import watchdog
+from hordechat.watchdog import Entry, identity, signal_group
 
 _POLL_SECONDS = 0.01
 
@@ -35,7 +39,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     cwd: Path
     stop_signal: int = signal.SIGTERM
     stop_seconds: float = 10.0  # from the stop signal to SIGKILL
-    crash_signal: int = signal.SIGKILL  # what ends it when `up` itself was killed
+    crash_signal: int = signal.SIGKILL  # what ends it when whoever started it was killed
     uid: int | None = None  # run as this user and group; None: as ourselves
     gid: int | None = None
 
@@ -80,6 +84,10 @@ class Child:
         self.pid = self._process.pid
         self.started = identity(self.pid)
         self.output = self._process.stdout
+
+    def entry(self) -> Entry:
+        """What the watchdog has to know of it."""
+        return {"pid": self.pid, "started": self.started, "signal": self.command.crash_signal}
 
     def ended(self) -> int | None:
         """Its exit code (negative: the signal) once the leader ended, else None. The group may
@@ -131,6 +139,44 @@ class Child:
         return self.reap()
 
 
+class Watchdog:
+    """A process of its own that ends our children when we die without a word, even by a kill."""
+
+    def __init__(self) -> None:
+        """Start it, with nobody to end."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", watchdog.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still watches."""
+        return self._process.poll() is None
+
+    def watch(self, entries: Sequence[Entry]) -> None:
+        """These are all that run now. If the watchdog is gone, nobody is told."""
+        self._say(msgspec.json.encode(entries))
+
+    def dismiss(self) -> None:
+        """Whoever was to be ended has ended: let it go, and wait until it went."""
+        self._say(watchdog.DONE.encode())
+        assert self._process.stdin is not None  # noqa: S101  a pipe, we asked for it
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.wait()
+
+    def _say(self, line: bytes) -> None:
+        assert self._process.stdin is not None  # noqa: S101  a pipe, we asked for it
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(line + b"\n")
+            self._process.stdin.flush()
+
+
 def wait_ready(child: Child, probe: Callable[[], bool], seconds: float) -> None:
     """Wait until the probe answers True. Raises StartFailed if the child ends or the time is up."""
     deadline = time.monotonic() + seconds
@@ -145,13 +191,19 @@ def wait_ready(child: Child, probe: Callable[[], bool], seconds: float) -> None:
 
 @contextmanager
 def running(service: Service, log: Path, seconds: float = 30.0) -> Iterator[Child]:
-    """Prepare and start a server, its output appended to a file; stopped on the way out. Raises
-    StartFailed.
+    """Prepare and start a server, its output appended to a file; stopped on the way out, and ended
+    if we are killed before. Raises StartFailed.
     """
     service.prepare()
-    with log.open("ab") as output:
-        child = Child(service.command, output)
+    guard = Watchdog()
     try:
+        with log.open("ab") as output:
+            child = Child(service.command, output)
+    except BaseException:
+        guard.dismiss()
+        raise
+    try:
+        guard.watch([child.entry()])
         try:
             wait_ready(child, service.probe, seconds)
         except StartFailed as error:
@@ -161,3 +213,4 @@ def running(service: Service, log: Path, seconds: float = 30.0) -> Iterator[Chil
     finally:
         with contextlib.suppress(ProcessLookupError):
             child.stop()
+        guard.dismiss()

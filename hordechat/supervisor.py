@@ -31,7 +31,7 @@ from hordechat import logs, settings, watchdog
 from hordechat.datadir import DataDir, DataDirError, Run, free_port, port_is_free
 from hordechat.embedded import postgres, s3, valkey
 from hordechat.opening import CannotOpen
-from hordechat.process import Child, Command, Service, StartFailed
+from hordechat.process import Child, Command, Service, StartFailed, Watchdog
 
 _FIRST_DELAY = 0.2
 _LONGEST_DELAY = 10.0
@@ -150,7 +150,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)  # so that it wakes us
-        self._watchdog = self._start_watchdog()
+        self._watchdog = Watchdog()
 
     def __enter__(self) -> "Supervisor":
         return self
@@ -160,11 +160,7 @@ class Supervisor:
         for keeper in self._keepers:
             if keeper.child:
                 keeper.child.reap()
-        assert self._watchdog.stdin is not None  # noqa: S101  a pipe, we asked for it
-        with contextlib.suppress(OSError):
-            self._watchdog.stdin.write(f"{watchdog.DONE}\n".encode())
-            self._watchdog.stdin.close()
-        self._watchdog.wait()
+        self._watchdog.dismiss()
         signal.set_wakeup_fd(-1)
 
     @property
@@ -276,9 +272,9 @@ class Supervisor:
                 self._selector.unregister(
                     key.fileobj
                 )  # closed; the end of the process is seen below
-        if self._watchdog.poll() is not None and not self._stopping:
+        if not self._watchdog.alive and not self._stopping:
             self._logger.warning("watchdog ended; starting another")
-            self._watchdog = self._start_watchdog()
+            self._watchdog = Watchdog()
             self._publish()
         for keeper in self._keepers:
             if not keeper.once:
@@ -357,30 +353,10 @@ class Supervisor:
             if keeper.pid:
                 self._run.processes[keeper.command.name] = keeper.pid
             if keeper.child:
-                children.append(
-                    {
-                        "pid": keeper.pid,
-                        "started": keeper.child.started,
-                        "signal": keeper.command.crash_signal,
-                    }
-                )
+                children.append(keeper.child.entry())
         self._run.children = children
         self._data.write_run(self._run)
-        assert self._watchdog.stdin is not None  # noqa: S101  a pipe, we asked for it
-        with contextlib.suppress(BrokenPipeError):
-            self._watchdog.stdin.write(msgspec.json.encode(children) + b"\n")
-            self._watchdog.stdin.flush()
-
-    @staticmethod
-    def _start_watchdog() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", watchdog.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+        self._watchdog.watch(children)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         self._signals += 1

@@ -1,10 +1,10 @@
-"""Ends the children of an `up` that was killed. Runs as a program of its own, from the standard
-library alone.
+"""Ends the children of a process that was killed, as of an `up`. Runs as a program of its own, from
+the standard library alone.
 
-`up` writes the list of its children to our standard input, one JSON array a line, after each
-change; the last line counts. End of file without the line `done` means that `up` died without
-stopping them, so we do. Also used as a module: `identity` tells a process from a later one with its
-pid, `end_all` is how leftovers of an earlier `up` go.
+Whoever has children (`hordechat.process.Watchdog`) writes the list of them to our standard input,
+one JSON array a line, after each change; the last line counts. End of file without the line `done`
+means that it died without stopping them, so we do. Also used as a module: `identity` tells a
+process from a later one with its pid, `end_all` is how leftovers of an earlier `up` go.
 """
 
 import contextlib

@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import minio
@@ -16,6 +17,7 @@ import redis
 from hordechat.datadir import free_port
 from hordechat.embedded import as_user, postgres, s3, valkey
 from hordechat.process import Service, StartFailed, running
+from hordechat.watchdog import identity
 from lua import link
 from projections import log
 
@@ -222,6 +224,34 @@ def test_postgres_runs_as_nobody_inside_a_closed_folder_and_back(tmp_path):
     copy = (home / "postgres" / "programs").readlink()
     assert stat.S_IMODE(copy.stat().st_mode) == 0o755
     subprocess.run(["/bin/rm", "-r", str(copy)], check=True)
+
+
+def test_a_server_ends_with_whoever_started_it_even_by_a_kill(tmp_path):
+    script = textwrap.dedent(
+        """
+        import signal, sys
+        from pathlib import Path
+        from hordechat.datadir import free_port
+        from hordechat.embedded import valkey
+        from hordechat.process import running
+        home = Path(sys.argv[1])
+        with running(valkey.service(home / "valkey", free_port()), home / "log") as child:
+            print(child.pid, flush=True)
+            signal.pause()
+        """
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as starter:
+        pid = int(starter.stdout.readline())
+        assert identity(pid)
+
+        starter.kill()
+
+    deadline = time.monotonic() + 20
+    while identity(pid):
+        assert time.monotonic() < deadline, "it runs on"
+        time.sleep(0.01)
 
 
 def test_an_ordinary_user_can_run_them_all(tmp_path):

@@ -22,6 +22,7 @@ import pytest
 from hordechat import commands, settings
 from hordechat.datadir import free_port
 from tests.api.site import POP
+from tests.orphans import leave_none
 
 DRAIN_SECONDS = 2
 
@@ -80,6 +81,7 @@ def web(redis_url: str, migrated_url: str, tmp_path: Path) -> Iterator[Web]:
     command += ["--data-dir", str(tmp_path)]
     with (tmp_path / "web.log").open("wb") as out:
         process = subprocess.Popen(command, env=os.environ | environ, stderr=out)
+        leave_none(process.pid)
         made = Web(process, port, str(user["api_key"]), environ)
         try:
             until(lambda: ready(made), 30)

@@ -19,6 +19,7 @@ import redis
 
 from hordechat.datadir import DataDir
 from hordechat.watchdog import identity
+from tests.orphans import leave_none
 
 # A process: serves health if it is `web`, starts a child of its own, notes its end in the file
 # `ends`.
@@ -99,6 +100,7 @@ class Up:
                 env=clean | env,
                 text=True,
             )
+        leave_none(self.process.pid)
 
     def ready(self) -> "Up":
         """Wait for the line on stdout."""

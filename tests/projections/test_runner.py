@@ -26,6 +26,7 @@ from projections.rebuild import rebuild
 from projections.runner import run
 from projections.session import Session
 from projections.status import STATUS
+from tests.orphans import leave_none
 from tests.projections.conftest import eventually, rows, wipe
 from tests.projections.histories import Story, append, random_story
 
@@ -150,7 +151,11 @@ def start_process(redis_url: str, url: str) -> subprocess.Popen[bytes]:
         "import sys; from projections.runner import run;"
         "run('status', redis_url=sys.argv[1], database_url=sys.argv[2], partitions=1)"
     )
-    return subprocess.Popen([sys.executable, "-c", code, redis_url, url], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, redis_url, url], stdout=subprocess.DEVNULL
+    )
+    leave_none(process.pid)
+    return process
 
 
 def test_a_stand_by_takes_over_within_seconds_of_a_kill(
