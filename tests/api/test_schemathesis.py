@@ -73,7 +73,7 @@ async def deployed(
 async def settled(site: Site, redis_url: str) -> AsyncIterator[None]:
     """A settler that follows the log."""
     tail = Tail(redis_url, cluster=False)
-    settling = asyncio.create_task(settle(site.parts.log, tail, 0))
+    settling = asyncio.create_task(settle(site.parts.log, site.parts.limits, tail, 0))
     try:
         yield
     finally:
