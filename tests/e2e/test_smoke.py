@@ -25,7 +25,7 @@ pytestmark = pytest.mark.e2e
 TEXT = "one two three four five six seven"
 UNTIMED = {"progressed", "waiting-changed"}
 """How often the one comes, and whether the other comes before the reply, is a matter of pace."""
-LIFE = ["admitted", "submitted", "assigned", "submitted-reply", "released"]
+LIFE = ["admitted", "submitted", "assigned", "submitted-reply", "released", "charged"]
 
 
 async def test_a_streamed_request_from_end_to_end_and_a_second_start(tmp_path: Path) -> None:
@@ -63,6 +63,7 @@ async def test_a_streamed_request_from_end_to_end_and_a_second_start(tmp_path: P
         again = await client.call("GET", status_of(request_id))
     assert again.body == done.body
     assert "no difference" in up.cli("verify")
+    assert "no difference" in up.cli("ledger", "check")
     _stop(up)
 
 
@@ -80,7 +81,7 @@ def _log(up: Up, request_id: str) -> list[str]:
 
     def settled() -> bool:
         seen[:] = up.cli("log", "--request", request_id).splitlines()
-        return "released" in seen[-1]
+        return {"released", "charged"} <= {line.split()[2] for line in seen}
 
     until(settled, 10, "the settler")
     return seen
