@@ -28,6 +28,7 @@ from tests.e2e.harness import (
     family,
     known,
 )
+from tests.e2e.paying import await_paid
 
 pytestmark = pytest.mark.e2e
 
@@ -163,12 +164,18 @@ async def _under_load(up: Up, rounds: int, apart: float) -> None:
     log = Log(Link(up.info()["redis_url"], timeout=10), Keys(1))
     try:
         await eventually(lambda: _settled(log), 30, "no job of any account waiting")
-        events = [entry.recorded.event async for page in read_log(log, 0) for entry in page]
+        database_url = up.run()["database_url"]
+        events = await await_paid(database_url, lambda: _events(log))
     finally:
         await log.close()
     await crew.end()
     _judge(book, events)
     assert "no difference" in up.cli("verify")
+    assert "no difference" in up.cli("ledger", "check")
+
+
+async def _events(log: Log) -> list[Event]:
+    return [entry.recorded.event async for page in read_log(log, 0) for entry in page]
 
 
 async def _settled(log: Log) -> bool:
