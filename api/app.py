@@ -9,6 +9,7 @@ import falcon.asgi
 import msgspec
 
 from api import errors, health, openapi
+from api.allowance import Allowances
 from api.availability import Availability, Queue
 from api.body import BODY_SECONDS, Bodies
 from api.chat import ChatAsync, ChatStatus
@@ -79,6 +80,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules
     queue: Queue
     gate: Gate
+    allowances: Allowances
     models: Models
     reference: Reference
     tariff: Tariff
@@ -143,7 +145,6 @@ def create_app(parts: Parts) -> App:
     app.add_route(
         "/v2/generate/chat/async",
         ChatAsync(
-            log,
             limits,
             accounts,
             parts.gate,
@@ -151,6 +152,7 @@ def create_app(parts: Parts) -> App:
             parts.moderation,
             tariff,
             parts.availability,
+            parts.allowances,
             secret=parts.secret,
             admission=parts.chat_admission,
             max_body=parts.max_body,
@@ -180,6 +182,7 @@ def create_app(parts: Parts) -> App:
             parts.moderation,
             tariff,
             parts.availability,
+            parts.allowances,
             **asked,
         ),
     )

@@ -76,6 +76,18 @@ class Availability:
                 return False
             return await self._caught_up() and not (await self._ask(wanted)).workers
 
+    async def surely(self, wanted: Wanted) -> Servers:
+        """Who can serve it, by what the read model shows once it has caught up.
+
+        Raise DatabaseUnavailable, ReadModelBehind, RedisUnavailable.
+        """
+        try:
+            if not await self._caught_up():
+                raise ReadModelBehind
+            return await self._look_up(wanted)
+        except database.DatabaseUnavailable as error:
+            raise DatabaseUnavailable from error
+
     def _kept(self, wanted: Wanted) -> Servers | None:
         known = self._known.get(wanted)
         fresh = known is not None and asyncio.get_running_loop().time() < known[0]
@@ -175,23 +187,38 @@ class Availability:
 
 
 class Queue:
-    """The queue of at most a second ago, read once for everybody."""
+    """The queue of at most a second ago, read once for everybody: twice a second at most."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
         self._read_at = float("-inf")
+        self._asked_at = float("-inf")
         self._snapshot = QueueSnapshot()
         self._reading: asyncio.Task[QueueSnapshot] | None = None
 
-    async def snapshot(self) -> QueueSnapshot:
-        """The queue. Raise DatabaseUnavailable, RedisUnavailable."""
-        if asyncio.get_running_loop().time() - self._read_at < _SNAPSHOT_SECONDS:
-            return self._snapshot
+    async def snapshot(self, request_id: str | None = None) -> QueueSnapshot:
+        """The queue. Raise DatabaseUnavailable, RedisUnavailable.
+
+        For a request that waits and is newer than what is kept, it is read before its time.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._read_at < _SNAPSHOT_SECONDS:
+            known = request_id is None or self._snapshot.position(request_id) > 0
+            if known or now - self._asked_at < _SNAPSHOT_SECONDS:
+                return self._snapshot
+            self._asked_at = now
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self._read())
             self._reading.add_done_callback(self._done)
         return await asyncio.shield(self._reading)
+
+    async def now(self) -> QueueSnapshot:
+        """The queue as the read model has it now. Raise DatabaseUnavailable, RedisUnavailable."""
+        try:
+            return await self._read()
+        except database.DatabaseUnavailable as error:
+            raise DatabaseUnavailable from error
 
     async def _read(self) -> QueueSnapshot:
         read_at = asyncio.get_running_loop().time()

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from api import auth
+from api.allowance import Allowances
 from api.availability import Availability
 from api.body import Bodies
 from api.errors import JSON
@@ -29,9 +30,9 @@ from handlers.errors import (
     ChatKudosCapExceeded,
 )
 from handlers.limits import Limits
-from handlers.log import Log
 from handlers.moderation import Moderation
-from handlers.submit import Receipt, repeated, submit
+from handlers.shared_keys import check_tokens
+from handlers.submit import Receipt
 
 _encode = msgspec.json.Encoder().encode
 
@@ -62,7 +63,6 @@ class ChatAsync:
 
     def __init__(
         self,
-        log: Log,
         limits: Limits,
         accounts: Accounts,
         gate: Gate,
@@ -70,6 +70,7 @@ class ChatAsync:
         moderation: Moderation,
         tariff: Tariff,
         availability: Availability,
+        allowances: Allowances,
         *,
         secret: str,
         admission: bool,
@@ -78,7 +79,6 @@ class ChatAsync:
         max_body: int,
         bodies: Bodies,
     ) -> None:
-        self._log = log
         self._limits = limits
         self._accounts = accounts
         self._gate = gate
@@ -86,6 +86,7 @@ class ChatAsync:
         self._moderation = moderation
         self._tariff = tariff
         self._availability = availability
+        self._allowances = allowances
         self._secret = secret
         self._admission = admission
         self._max_messages = max_messages
@@ -104,14 +105,14 @@ class ChatAsync:
         dry_run = asked.horde.dry_run
         operation = None if dry_run else self._operation(asked)
         if operation is not None:
-            known = await auth.account(req, self._accounts)
-            earlier = await repeated(self._log, self._limits, known, operation)
+            known = await auth.payer(req, self._accounts)
+            earlier = await self._allowances.repeated(known, operation)
             if earlier is not None:
                 resp.data = _repeated(earlier)
                 return
         if not self._admission:
             raise ChatAdmissionDisabled
-        account = await self._gate.enter(req)
+        account = await self._allowances.payer(await self._gate.enter(req), operation)
         await self._gate.check(req, account, 1, asked.models, operation)
         screened = await self._moderation.messages(
             asked.messages, asked.models, flagged=account.flagged
@@ -119,19 +120,19 @@ class ChatAsync:
         bound = await self._models.check(asked.models, asked.models_key)
         fitted = context.fit(msgspec.structs.replace(asked, messages=screened), bound)
         request.check_params(asked, fitted.max_context_length)
+        check_tokens(account, fitted.max_length)
         kudos = self._estimate(asked, fitted)
+        new = submission.new_request(
+            asked, fitted, kudos=kudos, client_agent=client_agent(req), operation=operation
+        )
         if dry_run:
+            await self._allowances.measured(account, new)
             resp.data = _encode(_quoted(asked, screened, fitted, kudos))
             return
         if fitted.images:
             raise ChatImageStorageUnavailable
         self._gate.room()
-        new = submission.new_request(
-            asked, fitted, kudos=kudos, client_agent=client_agent(req), operation=operation
-        )
-        receipt = await submit(
-            self._log, self._limits, self._tariff, account, new, self._gate.settled
-        )
+        receipt, _ = await self._allowances.submit(account, new)
         if receipt.repeated:
             resp.data = _repeated(receipt)
             return

@@ -309,7 +309,7 @@ class StatusReader:
         """Where the request stands in the queue, and the seconds until its turn is over."""
         if not row.waiting:
             return 0, 0.0
-        snapshot = await self._queue.snapshot()
+        snapshot = await self._queue.snapshot(row.id)
         ahead = snapshot.ahead(row.id, servers.reaches)
         seconds = estimate.queue_seconds(
             ahead.tokens + row.max_length * row.waiting,
@@ -361,7 +361,7 @@ def _chat(
     return ChatStatus(
         **_standing(row, outlook, message),
         generations=generations,
-        impossible_reason=_impossible(outlook.gap),
+        impossible_reason=impossible(outlook.gap),
         context_adjustments=None
         if row.context_adjustments is None
         else _adjustments.decode(row.context_adjustments),
@@ -379,7 +379,8 @@ def _fault_reason(row: StatusRow, replies: Replies) -> str | None:
     return None if told is None else told.decode()
 
 
-def _impossible(gap: Gap | None) -> ImpossibleReason | None:
+def impossible(gap: Gap | None) -> ImpossibleReason | None:
+    """The gap as it is told."""
     if gap is None:
         return None
     return ImpossibleReason(

@@ -9,6 +9,7 @@ import falcon.asgi
 import msgspec
 
 from api import auth
+from api.allowance import Allowances
 from api.availability import Availability
 from api.body import Bodies
 from api.errors import JSON
@@ -17,6 +18,7 @@ from api.ids import canonical
 from api.queued import queued
 from api.status import StatusReader
 from api.status_route import StatusRoute, known
+from events.base import KUDOS
 from handlers.accounts import Accounts
 from handlers.chat import pricing
 from handlers.chat.context import SizedPrompt, fit_prompt
@@ -26,7 +28,8 @@ from handlers.errors import RequestNotFound, WrongCredentials
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.moderation import Moderation
-from handlers.submit import submit
+from handlers.shared_keys import check_tokens
+from handlers.submit import NewRequest
 from handlers.text import request, submission
 from handlers.text.payload import Params
 from handlers.text.request import TextRequest
@@ -63,6 +66,7 @@ class TextAsync:
         moderation: Moderation,
         tariff: Tariff,
         availability: Availability,
+        allowances: Allowances,
         *,
         bodies: Bodies,
     ) -> None:
@@ -72,6 +76,7 @@ class TextAsync:
         self._moderation = moderation
         self._tariff = tariff
         self._availability = availability
+        self._allowances = allowances
         self._bodies = bodies
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
@@ -81,7 +86,7 @@ class TextAsync:
             asked = request.read(raw)
         auth.key(req)
         sized = await self._sized(asked)
-        account = await self._gate.enter(req)
+        account = await self._allowances.payer(await self._gate.enter(req))
         request.check_proxy(asked, service=account.service)
         request.check_image_count(asked, trusted=account.vouched)
         request.check_prompt(asked)
@@ -91,21 +96,31 @@ class TextAsync:
         prompt = await self._moderation.prompt(asked.prompt, asked.models, flagged=account.flagged)
         request.check_params(submission.sized_params(asked, sized))
         request.check_images(asked)
-        kudos = self._estimate(asked, sized)
+        check_tokens(account, asked.params.max_length)
+        agent = client_agent(req)
+
+        def new(of: TextRequest) -> NewRequest:
+            kudos = self._estimate(of, sized)
+            return submission.new_request(of, prompt, sized, kudos=kudos, client_agent=agent)
+
         if asked.dry_run:
-            resp.data = _encode(_quoted(asked, sized, kudos))
+            await self._allowances.measured(account, new(asked))
+            resp.data = _encode(_quoted(asked, sized, self._estimate(asked, sized)))
             return
         self._gate.room()
-        new = submission.new_request(
-            asked, prompt, sized, kudos=kudos, client_agent=client_agent(req)
-        )
-        receipt = await submit(
-            self._log, self._limits, self._tariff, account, new, self._gate.settled
+
+        def lower(max_length: int) -> NewRequest:
+            return new(request.lowered(asked, max_length))
+
+        receipt, taken = await self._allowances.submit(
+            account, new(asked), lower if asked.allow_downgrade else None
         )
         ttl = self._limits.request_ttl
         resp.status = falcon.HTTP_202
         resp.data = _encode(
-            await queued(self._availability, ttl, account, new, receipt.request_id, kudos)
+            await queued(
+                self._availability, ttl, account, taken, receipt.request_id, taken.kudos // KUDOS
+            )
         )
 
     async def _sized(self, asked: TextRequest) -> SizedPrompt:

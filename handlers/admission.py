@@ -177,7 +177,7 @@ async def admit(
         kudos=kudos,
         hold=hold,
         tax=tax,
-        shared_key=account.shared_key.id if account.shared_key else "",
+        shared_key=account.key_id,
     )
     for attempt in range(2):
         try:

@@ -59,6 +59,9 @@ class NewRequest(NamedTuple):
     tax: int = 0
     """What is charged when it is taken."""
 
+    priority: int | None = None
+    """Where it stands before it ages, 10^-4 kudos; None: where its account does."""
+
     operation: Operation | None = None
 
 
@@ -142,7 +145,7 @@ async def submit(
             request_id,
             admission.deadline_ms,
             _key(new),
-            account.shared_key.id if account.shared_key else "",
+            account.key_id,
         )
         raise AdmissionLost from refusal
     except RedisUnavailable:
@@ -213,13 +216,13 @@ async def _store(
         max_length=new.max_length,
         stream=new.stream,
         ttl=limits.request_ttl,
-        priority=admission.priority,
+        priority=admission.priority if new.priority is None else new.priority,
         data=new.demand,
         operation_key=_key(new),
         deadline_ms=admission.deadline_ms,
         prompt_tokens=tokens_of(new.demand.prompt_characters, new.max_length),
         targeted=bool(new.demand.only),
-        shared_key=account.shared_key.id if account.shared_key else "",
+        shared_key=account.key_id,
         tax=new.tax,
     )
     content: list[str] = []

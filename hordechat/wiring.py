@@ -11,6 +11,7 @@ from importlib.metadata import version
 from urllib.parse import urlsplit
 
 from api import limits as rate_limits
+from api.allowance import Allowances
 from api.app import Parts
 from api.availability import Availability, Queue
 from api.client import Callers, Whitelist
@@ -30,6 +31,7 @@ from handlers import reference as references
 from handlers.accounts import Accounts
 from handlers.addresses import Ranges, networks_of
 from handlers.admission import Settled
+from handlers.allowance import Terms
 from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
 from handlers.log import Log
@@ -106,6 +108,8 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         online_window=settings.online_window_seconds,
         keep_seconds=settings.availability_cache_seconds,
     )
+    waiting, settled = Queue(database, clock), _settled(follower)
+    tariff = Tariff(reference, matched_targeting=settings.require_matched_targeting)
     matcher = Matcher(
         Finds(find, find_of, tally),
         _Eligibility(follower, log.keys),
@@ -147,17 +151,33 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
             callers,
             whitelist,
             guard,
-            _settled(follower),
+            settled,
+        ),
+        allowances=Allowances(
+            log,
+            limits,
+            accounts,
+            tariff,
+            availability,
+            waiting,
+            Terms(
+                settings.text_free_output_ceiling,
+                settings.text_free_output_floor,
+                settings.text_free_output_wait_full_seconds,
+                settings.text_free_output_wait_floor_seconds,
+                settings.upfront_kudos_on_workerlist,
+            ),
+            settled,
         ),
         models=Models(reference, availability),
         reference=reference,
-        tariff=Tariff(reference, matched_targeting=settings.require_matched_targeting),
+        tariff=tariff,
         moderation=moderation.Moderation(
             reference, moderation.opened(settings.replacement_filters)
         ),
         secret=settings.secret,
         chat_admission=settings.chat_admission_enabled,
-        queue=Queue(database, clock),
+        queue=waiting,
         watches=watches,
         drain=drain,
         guard=guard,

@@ -73,13 +73,19 @@ class QueueSnapshot:
         tokens, jobs = self._summed(reaches)
         return Ahead(tokens[index - 1], jobs[index - 1])
 
-    def competing(self, reaches: frozenset[Reach]) -> Ahead:
-        """All jobs of the queue that compete for workers with these reaches: what comes before a
-        request that is not in it yet."""
+    def competing(self, reaches: frozenset[Reach], but: str | None = None) -> Ahead:
+        """All jobs of the queue that compete for workers with these reaches, but for those of one
+        request."""
         if not self.waiting:
             return Ahead(0, 0)
         tokens, jobs = self._summed(reaches)
-        return Ahead(tokens[-1], jobs[-1])
+        index = None if but is None else self._index.get(but)
+        if index is None:
+            return Ahead(tokens[-1], jobs[-1])
+        before = Ahead(tokens[index - 1], jobs[index - 1]) if index else Ahead(0, 0)
+        return Ahead(
+            tokens[-1] - tokens[index] + before.tokens, jobs[-1] - jobs[index] + before.jobs
+        )
 
     def _summed(self, reaches: frozenset[Reach]) -> tuple[list[int], list[int]]:
         """Of tokens and of jobs, up to each place."""

@@ -17,7 +17,7 @@ import msgspec
 
 from api.description.operation import Answer, Link, Operation, name_of
 from api.errors import JSON, STATUSES
-from handlers.errors import ChatProgressOutOfSequence, Refused
+from handlers.errors import ChatProgressOutOfSequence, NoEligibleWorker, Refused
 
 Json = dict[str, Any]
 Held = Mapping[tuple[type[msgspec.Struct], str], tuple[Any, ...]]
@@ -95,7 +95,20 @@ REFUSAL: Json = {
 BESIDE: Mapping[type[Refused], Json] = {
     ChatProgressOutOfSequence: {
         "expected_seq": {"type": "integer", "description": "The `seq` of the next post."}
-    }
+    },
+    NoEligibleWorker: {
+        "impossible_reason": {
+            "type": "object",
+            "description": "What no online worker that serves the model declares, where that is "
+            "the cause: as a status tells it.",
+            "properties": {
+                "kind": {"const": "declaration_gap"},
+                "missing_declarations": {"type": "array", "items": {"type": "string"}},
+                "exceeded_limits": {"type": "array", "items": {"type": "string"}},
+            },
+            "required": ["kind", "missing_declarations", "exceeded_limits"],
+        }
+    },
 }
 """What a refusal has beside its message and code."""
 

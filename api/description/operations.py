@@ -82,6 +82,7 @@ from handlers.errors import (
     KudosTransferNotEnough,
     KudosTransferToAnon,
     KudosTransferToSelf,
+    KudosUpfront,
     Locked,
     MaintenanceMode,
     MessageNotFound,
@@ -107,7 +108,9 @@ from handlers.errors import (
     RequestNotFound,
     RequiresTrust,
     SettlerBehind,
+    SharedKeyEmpty,
     SharedKeyExpired,
+    SharedKeyInsufficientKudos,
     SourceAccountFlagged,
     SourceImageSizeExceeded,
     SourceImageUnreadable,
@@ -211,6 +214,15 @@ _POPPED = (
     Link("progress", text.Progress.on_post, examples.PROGRESS["The first words"]),
 )
 
+_UPFRONT = (
+    SharedKeyExpired,
+    SharedKeyEmpty,
+    SharedKeyInsufficientKudos,
+    KudosUpfront,
+    NoEligibleWorker,
+)
+"""Of what a request costs and who pays (spec, Free output allowance)."""
+
 OPERATIONS = (
     Operation(
         path="/v2/generate/chat/async",
@@ -243,7 +255,6 @@ OPERATIONS = (
             TimeoutIP,
             CorruptPrompt,
             UnknownChatModel,
-            NoEligibleWorker,
             PromptExceedsContext,
             TooManyStopSequences,
             ExcessiveStopSequence,
@@ -252,7 +263,8 @@ OPERATIONS = (
             DatabaseUnavailable,
             ReadModelBehind,
             AdmissionLost,
-        ),
+        )
+        + _UPFRONT,
     ),
     Operation(
         path="/v2/generate/chat/status/{request_id}",
@@ -307,7 +319,8 @@ OPERATIONS = (
             DatabaseUnavailable,
             ReadModelBehind,
             AdmissionLost,
-        ),
+        )
+        + _UPFRONT,
     ),
     Operation(
         path="/v2/generate/text/status/{request_id}",

@@ -11,6 +11,7 @@ from handlers.chat import payload, requirements
 from handlers.chat.body import ChatRequest
 from handlers.chat.context import Fitted
 from handlers.chat.flatten import flatten
+from handlers.chat.pricing import tax
 from handlers.submit import NewRequest
 
 
@@ -70,5 +71,6 @@ def new_request(
         ),
         content=content,
         kudos=kudos * KUDOS,
+        tax=tax(fitted.images),
         operation=operation,
     )

@@ -98,6 +98,15 @@ class TextRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.workers[:KEPT_WORKERS] if self.worker_blacklist else ()
 
 
+def lowered(request: TextRequest, max_length: int) -> TextRequest:
+    """The same for at most so many tokens, and for slow workers too (spec, Free output allowance).
+
+    Its context stays as it was sized: a shorter output fits it as well.
+    """
+    params = msgspec.structs.replace(request.params, max_length=max_length)
+    return msgspec.structs.replace(request, params=params, slow_workers=True)
+
+
 _decoder = msgspec.json.Decoder(TextBody)
 
 

@@ -9,6 +9,7 @@ import msgspec
 from events.base import KUDOS
 from events.types import Demand
 from handlers.chat.context import SizedPrompt
+from handlers.chat.pricing import tax
 from handlers.submit import NewRequest
 from handlers.text import payload
 from handlers.text.payload import Params
@@ -85,6 +86,7 @@ def new_request(
         ),
         content=content,
         kudos=kudos * KUDOS,
+        tax=tax(),
     )
 
 

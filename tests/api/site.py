@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +58,7 @@ class Projecting:
 
     def __init__(self, redis_url: str, database_url: str, partitions: int) -> None:
         self._stack = contextlib.ExitStack()
+        self._stepping = threading.Lock()
         client = self._stack.enter_context(log.connect(redis_url))
         keys = Keys(partitions)
         self._steps = []
@@ -68,12 +70,13 @@ class Projecting:
                 self._steps.append(projector)
 
     def step(self) -> None:
-        """Catch up with the log."""
-        for projector in self._steps:
-            while projector.step():
-                pass
-            if projector.unwritten:
-                projector.rest()
+        """Catch up with the log. One at a time: what was cancelled may still be at it."""
+        with self._stepping:
+            for projector in self._steps:
+                while projector.step():
+                    pass
+                if projector.unwritten:
+                    projector.rest()
 
     def close(self) -> None:
         """Let go."""
@@ -244,7 +247,7 @@ async def opened(
     )
     log_ = await open_log(settings)
     await open_anonymous(log_)
-    _, client_key = await open_account(log_, SECRET, "client", kudos=1_000_000)
+    _, client_key = await open_account(log_, SECRET, "client", kudos=1_000_000_000)
     _, owner_key = await open_account(log_, SECRET, "owner")
     parts = wiring.build(settings, log_)
     app = create_app(parts)

@@ -75,7 +75,7 @@ async def strict(redis_url: str, migrated_url: str, tmp_path: Path) -> AsyncIter
     async with opened(redis_url, migrated_url, **settings) as site:
         _, site.client_key = await open_account(site.parts.log, SECRET, "bad", flagged=True)
         tail = Tail(redis_url, cluster=False)
-        settling = asyncio.create_task(settle(site.parts.log, tail, 0))
+        settling = asyncio.create_task(settle(site.parts.log, site.parts.limits, tail, 0))
         yield site
         settling.cancel()
         await asyncio.gather(settling, return_exceptions=True)

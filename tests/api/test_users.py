@@ -171,7 +171,7 @@ async def test_a_key_finds_its_account_or_nobody(site: Site) -> None:
 async def test_accounts_are_listed_by_their_kudos_or_their_age(site: Site) -> None:
     log = site.parts.log
     for number in range(27):
-        await open_account(log, SECRET, f"n{number}", kudos=2_000_000 + number)
+        await open_account(log, SECRET, f"n{number}", kudos=2_000_000_000 + number)
     gone, key = await open_account(log, SECRET, "gone", kudos=9_000_000)
     assert (await call(site, "DELETE", f"{USERS}/{gone}", key)).status_code == 200
     await site.project()
