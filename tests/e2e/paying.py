@@ -113,8 +113,13 @@ class Crowd:
         self.giver = giver
 
     @classmethod
-    async def of(cls, up: Up, owner: str, book: Book, name: str, *, workers: int) -> Crowd:
-        """Open the accounts: one that is rich, one at its floor, and a shared key of the former."""
+    async def of(
+        cls, up: Up, owner: str, book: Book, name: str, *, workers: int, above: int = ABOVE
+    ) -> Crowd:
+        """Open the accounts: one that is rich, one at its floor, and a shared key of the former.
+
+        above  tokens of a request that needs kudos upfront
+        """
         (_, rich), (friend, _) = await up.accounts(f"rich {name}", f"friend {name}", kudos=10**6)
         (poor,) = await up.users(f"poor {name}")
         async with Http(up.url, rich) as http:
@@ -123,13 +128,13 @@ class Crowd:
         shared = made.body["id"]
         paying: list[tuple[type[Client], str, dict[str, Any]]] = [
             (Client, rich, {}),
-            (Client, rich, {"max_tokens": ABOVE}),
+            (Client, rich, {"max_tokens": above}),
             (Cancelling, rich, {}),
             (Cancelling, shared, {}),
-            (Cancelling, shared, {"max_tokens": ABOVE}),
+            (Cancelling, shared, {"max_tokens": above}),
             (Client, poor, {}),
             (Cancelling, poor, {}),
-            (Cancelling, rich, {"max_tokens": ABOVE}),
+            (Cancelling, rich, {"max_tokens": above}),
         ]
         clients = [
             kind(up.url, key, book, f"{name} {n}", **asked)
