@@ -14,7 +14,7 @@ import secrets
 import uuid
 from typing import Literal
 
-Due = Literal["lease", "request", "admission"]
+Due = Literal["lease", "request", "admission", "recurring"]
 
 STATE = (
     "horde:request:",

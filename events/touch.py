@@ -110,7 +110,10 @@ def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR09
                 "fences": keys.fences(partition),
             } | _shared(keys, event.shared_key)
         case types.AccountChanged():
-            return {"account": keys.account(event.user_id)}
+            return {
+                "account": keys.account(event.user_id),
+                "due_recurring": keys.due(partition, "recurring"),
+            }
         case types.AccountRekeyed():
             return {
                 "account": keys.account(event.user_id),
@@ -125,6 +128,7 @@ def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR09
         case types.AccountDeleted():
             return {
                 "account": keys.account(event.user_id),
+                "due_recurring": keys.due(partition, "recurring"),
                 "api_key": keys.api_key(event.key),
                 "passkeys": keys.passkeys(partition),
                 "of_account": keys.shared_keys(event.user_id),
@@ -139,6 +143,7 @@ def touched(keys: Keys, partition: int, event: Event) -> Touched:  # noqa: PLR09
             return {"shared_key": keys.shared_key(event.shared_key)}
         case types.Granted():
             return {
+                "due_recurring": keys.due(partition, "recurring"),
                 "account": keys.account(event.user_id),
                 "clearing": keys.clearing(partition),
                 "transfers": keys.transfers(event.user_id),

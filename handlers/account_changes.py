@@ -105,7 +105,11 @@ async def change_account(log: Log, user_id: int, change: Change, *, by: int = OP
         (position,) = await log.run(
             "change_account",
             partition,
-            {"account": keys.account(user_id), "passkeys": keys.passkeys(partition)},
+            {
+                "account": keys.account(user_id),
+                "due_recurring": keys.due(partition, "recurring"),
+                "passkeys": keys.passkeys(partition),
+            },
             {"user_id": user_id, "event": codec.encode(event)},
         )
     except Refusal as refusal:
@@ -177,6 +181,7 @@ async def delete_account(log: Log, user_id: int) -> None:
                     "passkeys": keys.passkeys(partition),
                     "of_account": keys.shared_keys(user_id),
                     "profile": keys.profile(user_id),
+                    "due_recurring": keys.due(partition, "recurring"),
                     "shared_keys": [keys.shared_key(each) for each in known.shared_keys],
                 },
                 {

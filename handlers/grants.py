@@ -54,6 +54,7 @@ async def grant(
                 "account": keys.account(user_id),
                 "clearing": keys.clearing(partition),
                 "transfers": keys.transfers(user_id),
+                "due_recurring": keys.due(partition, "recurring"),
             },
             {"grant_id": grant_id, "user_id": user_id, "event": codec.encode(event)},
         )
@@ -61,3 +62,15 @@ async def grant(
         raise UserNotFound from refusal
     logger.info("granted", user_id=user_id, amount=amount, by=by, repeated=repeated == b"1")
     return Grant(int(kudos), repeated == b"1")
+
+
+async def give_monthly(log: Log, user_id: int, due_ms: int) -> bool:
+    """Give an account the monthly kudos that were due at that time; whether it was done now.
+
+    The time names the grant: whoever comes second changes nothing.
+    """
+    amount = int(await log.read("HGET", log.keys.account(user_id), "monthly_kudos") or 0)
+    if not amount:
+        return False
+    given = await grant(log, user_id, amount, grant_id=f"monthly {due_ms}", cause="recurring")
+    return not given.repeated

@@ -1,5 +1,5 @@
-"""The janitor's pass over one partition: lapsed leases, expired requests, abandoned admissions, and
-in maintenance what still waits.
+"""The janitor's pass over one partition: lapsed leases, expired requests, abandoned admissions,
+monthly kudos that are due, and in maintenance what still waits.
 
 The due-sets only propose; every script judges the deadline again by Redis' clock.
 """
@@ -15,6 +15,7 @@ import structlog
 from events.keys import Due
 from handlers.admission import opened
 from handlers.cancel import expire
+from handlers.grants import give_monthly
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.modes import cancel_waiting, read_modes
@@ -34,6 +35,8 @@ class Swept(NamedTuple):
     expired: int
     abandoned: int
     cancelled: int
+    given: int = 0
+    """Monthly kudos."""
 
 
 class Janitor:
@@ -60,7 +63,7 @@ class Janitor:
         cancelled = 0
         if (await read_modes(self._log)).maintenance:  # what came while it was switched on, too
             cancelled = await cancel_waiting(self._log, self._limits, self._partition)
-        swept = Swept(lapsed, expired, abandoned, cancelled)
+        swept = Swept(lapsed, expired, abandoned, cancelled, await self._give_monthly())
         if any(swept):
             logger.info("swept", partition=self._partition, **swept._asdict())
         return swept
@@ -91,6 +94,20 @@ class Janitor:
             seen.update(member for member, _ in page)
         self._judged &= seen
         return abandoned
+
+    async def _give_monthly(self) -> int:
+        """Give the monthly kudos that are due; count them. Each grant moves its entry a month on,
+        and another janitor's is told by its time."""
+        now = await self._log.now_ms(self._partition)
+        given = 0
+        while page := await self._page("recurring", now, 0):
+            done = await asyncio.gather(
+                *(give_monthly(self._log, int(user_id), due) for user_id, due in page)
+            )
+            given += sum(done)
+            if not all(done):  # somebody else is at it
+                break
+        return given
 
     async def _page(self, what: Due, now: int, skip: int) -> list[tuple[str, int]]:
         flat = await self._log.read(

@@ -402,7 +402,11 @@ def show(context: Context, user: int) -> None:
     default=None,
     help="Tell everyone whose its workers are.",
 )
-@click.option("--monthly-kudos", type=click.IntRange(0, 1_000_000_000), help="Recorded, and told.")
+@click.option(
+    "--monthly-kudos",
+    type=click.IntRange(0, 1_000_000_000),
+    help="Given each 30 days, at once the first time.",
+)
 @click.option(
     "--usage-multiplier",
     type=click.FloatRange(0.1, 10),

@@ -4,7 +4,8 @@
 KEYS[1] events   stream  horde:events
 KEYS[2] control  hash    horde:control
 KEYS[3] account  hash    horde:account:<account id>
-KEYS[4] passkeys hash    horde:passkeys, the account of each HMAC
+KEYS[4] due_recurring zset horde:due:recurring
+KEYS[5] passkeys hash    horde:passkeys, the account of each HMAC
 
 ARGV[1] user_id
 ARGV[2..] event  flat fields of account-changed
@@ -17,11 +18,11 @@ EVENTS  account-changed passkey-changed
 -- use lib/event
 -- use apply/account-changed
 -- use apply/passkey-changed
-local account, passkeys, user_id = KEYS[3], KEYS[4], ARGV[1]
+local account, passkeys, user_id = KEYS[3], KEYS[5], ARGV[1]
 
 if gated() then return {"REBUILDING"} end
 if call("HEXISTS", account, "name") == 0 then return {"NO_ACCOUNT"} end
-local position = emit({account = account}, event_from(2))
+local position = emit({account = account, due_recurring = KEYS[4]}, event_from(2))
 local left = call("HMGET", account, "service", "passkey")
 if left[1] ~= "1" and (left[2] or "") ~= "" then
   emit({account = account, passkeys = passkeys},

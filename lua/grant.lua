@@ -6,6 +6,7 @@ KEYS[2] control    hash    horde:control
 KEYS[3] account    hash    horde:account:<account id>
 KEYS[4] clearing   hash    horde:clearing
 KEYS[5] transfers  list    horde:transfers:<account id>
+KEYS[6] due_recurring  zset  horde:due:recurring
 
 ARGV[1] grant_id  of the command: a repeat changes nothing
 ARGV[2] user_id
@@ -27,6 +28,6 @@ if gated() then return {"REBUILDING"} end
 if not call("HGET", account, "name") then return {"NO_ACCOUNT"} end
 if remembered(transfers, "grant", grant_id) then return {"OK", call("HGET", account, "kudos"), "1"} end
 
-emit({account = account, clearing = clearing, transfers = transfers}, event_from(3))
+emit({account = account, clearing = clearing, transfers = transfers, due_recurring = KEYS[6]}, event_from(3))
 lift({account = account, clearing = clearing}, user_id)
 return {"OK", call("HGET", account, "kudos"), "0"}
