@@ -143,6 +143,8 @@ class Hot(NamedTuple):
     done: bool
     user_id: int
     jobs: int
+    shared_key: str
+    """With which it was submitted; empty where that was its account's own."""
 
 
 class Reading(NamedTuple):
@@ -198,7 +200,7 @@ class StatusReader:
 
     async def hot(self, request_id: str) -> Hot:
         """Whether there is such a request. Raise RequestNotFound, RedisUnavailable."""
-        state, chat, position, generations, user, jobs = await self._log.read(
+        state, chat, position, generations, user, jobs, shared_key = await self._log.read(
             "HMGET",
             self._log.keys.request(request_id),
             "state",
@@ -207,12 +209,20 @@ class StatusReader:
             "generations",
             "user",
             "jobs",
+            "shared_key",
         )
         if state is None or state == b"abandoned" or (chat == b"1") != self._family.chat:
             raise RequestNotFound
         known = generations.decode()
         ids = tuple(known.split(",")) if known else ()
-        return Hot(Position.parse(position), ids, state == b"done", int(user), int(jobs))
+        return Hot(
+            Position.parse(position),
+            ids,
+            state == b"done",
+            int(user),
+            int(jobs),
+            (shared_key or b"").decode(),
+        )
 
     async def read(self, request_id: str, hot: Hot | None = None) -> Reading:
         """The status, never older than what was acknowledged before the call.

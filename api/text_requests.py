@@ -190,10 +190,12 @@ class TextParameters:
         self, req: falcon.asgi.Request, resp: falcon.asgi.Response, request_id: str
     ) -> None:
         """What was submitted, with the defaults filled in."""
-        account = await auth.account(req, self._accounts)
+        account = await auth.payer(req, self._accounts)
         id_ = known(request_id)
         hot = await self._reader.hot(id_)
-        if hot.user_id != account.id:
+        shared_key = account.shared_key
+        own = hot.user_id == account.id if shared_key is None else hot.shared_key == shared_key.id
+        if not own:
             raise WrongCredentials("This request was submitted with another API key.")
         payload, options, submitted_prompt = await self._log.read(
             "HMGET", self._log.keys.content(id_), *submission.CONTENT

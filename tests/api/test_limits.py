@@ -406,6 +406,32 @@ async def test_the_routes_of_a_worker_have_thirty_a_minute_each(limited: Limited
     assert (await status(OTHER), await status(NOBODY, "DELETE")) == (404, 404)
 
 
+async def test_the_routes_of_an_account_have_sixty_a_minute_however_its_number_is_spelled(
+    limited: Limited,
+) -> None:
+    site = limited.site
+
+    async def status(id_: str, method: str = "GET") -> int:
+        caller = {"x-forwarded-for": "198.51.100.1"}
+        return (await site.http.request(method, f"/v2/users/{id_}", headers=caller)).status_code
+
+    assert {await status("1" if n % 2 else "001") for n in range(60)} == {200}
+    assert (await status("1"), await status("01")) == (429, 429)
+    assert (await status("2"), await status("1", "DELETE")) == (200, 400)
+
+
+async def test_shared_keys_are_made_five_times_a_minute(limited: Limited) -> None:
+    site = limited.site
+
+    async def make(address: str) -> int:
+        caller = {"x-forwarded-for": address, "apikey": "nobody's"}
+        answer = await site.http.put("/v2/sharedkeys", json={}, headers=caller)
+        return answer.status_code
+
+    assert [await make("198.51.100.1") for _ in range(6)] == [401] * 5 + [429]
+    assert await make("198.51.100.2") == 401
+
+
 async def test_each_key_gives_kudos_once_a_second_and_ninety_times_an_hour(
     limited: Limited,
 ) -> None:

@@ -159,10 +159,33 @@ async def test_with_it_its_owner_s_kudos_are_spent_and_nothing_else_is_done(any_
     assert "sharedkey_ids" not in shown.json()
 
 
+async def test_whoever_submitted_with_it_is_told_what_and_others_are_not(site: Site) -> None:
+    first, second = (await made(site))["id"], (await made(site))["id"]
+    body = {"prompt": "hi", "params": {"max_length": 16}}
+    sent = await site.post("/v2/generate/text/async", body, first)
+    path = f"/v2/generate/text/request/{sent.json()['id']}"
+
+    told = [
+        (await site.http.get(path, headers={"apikey": key})).status_code
+        for key in (first, site.client_key, second, site.owner_key)
+    ]
+
+    assert told == [200, 200, 403, 403]
+
+
 async def test_its_time_and_its_cap_are_kept(any_site: Site) -> None:
     site = any_site
     key = await made(site, expiry=1, max_text_tokens=300)
     assert (await site.submit(key["id"], max_tokens=300)).status_code == 202
+    state = await site.state()
+    body = {"prompt": "hi", "params": {"max_length": 301}}
+    for long in (
+        await site.submit(key["id"], max_tokens=301),
+        await site.post("/v2/generate/text/async", body, key["id"]),
+    ):
+        assert (long.status_code, long.json()["rc"]) == (400, "BadRequest")
+        assert "300" in long.json()["message"]
+    assert await site.state() == state
 
     await pass_time(site, DAY + 1)
 

@@ -50,6 +50,17 @@ async def test_the_limit_is_reached_and_not_passed(trusted: bool, most: int) -> 
     await newcomers.admit(account(2), "another's")
 
 
+@pytest.mark.parametrize(("trusted", "most"), [(False, 3), (True, 25)])
+async def test_a_trusted_account_is_invited_with_more(trusted: bool, most: int) -> None:
+    newcomers = Newcomers(Limits(), Model())
+    owner = account(trusted=trusted)._replace(worker_invited=25)
+    for number in range(most):
+        await newcomers.admit(owner, f"w{number}")
+
+    with pytest.raises(TooManyWorkersTrusted if trusted else TooManyWorkers):
+        await newcomers.admit(owner, "one more")
+
+
 async def test_those_that_the_model_shows_count_once() -> None:
     model = Model()
     newcomers = Newcomers(Limits(), model)
