@@ -14,6 +14,7 @@ import os
 import random
 import secrets
 import socket
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,6 +28,7 @@ from hordechat.watchdog import Entry
 # dials its own source port).
 _PORTS = range(20_000, 32_000)
 _ATTEMPTS = 200
+_claims: dict[int, socket.socket] = {}  # by port; each is let go when this process ends
 
 
 class DataDirError(Exception):
@@ -95,7 +97,8 @@ class DataDir:
         """The port of a server: the one it had, if nobody else took it, else a free one."""
         file = self.path / "ports.json"
         ports: dict[str, int] = msgspec.json.decode(file.read_bytes()) if file.exists() else {}
-        if not port_is_free("127.0.0.1", ports.get(name, 0)):
+        known = ports.get(name, 0)
+        if not (port_is_free("127.0.0.1", known) and claim(known)):
             ports[name] = free_port(exclude=set(ports.values()))
             self.write("ports.json", msgspec.json.encode(ports))
         return ports[name]
@@ -176,12 +179,30 @@ def port_is_free(host: str, port: int) -> bool:
     return True
 
 
-def free_port(host: str = "127.0.0.1", exclude: set[int] | None = None) -> int:
-    """A port on which nobody listens and which no outgoing connection gets. Raises DataDirError if
-    there is none.
+def claim(port: int) -> bool:
+    """Whether no other process of ours means to use the port. From now on, and for as long as this
+    one lives, it is ours: a server takes seconds to start, and may have to start again.
+
+    Where the system has no abstract sockets, chance alone keeps two apart.
     """
-    taken = exclude or set()
+    if port in _claims or not sys.platform.startswith("linux"):
+        return True
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        held.bind(f"\0hordechat-port-{port}")
+    except OSError:
+        held.close()
+        return False
+    _claims[port] = held
+    return True
+
+
+def free_port(host: str = "127.0.0.1", exclude: set[int] | None = None) -> int:
+    """A port on which nobody listens, which no outgoing connection gets, and which nobody else is
+    given while this process lives. Raises DataDirError if there is none.
+    """
+    taken = (exclude or set()) | _claims.keys()
     for port in random.SystemRandom().sample(_PORTS, _ATTEMPTS):
-        if port not in taken and port_is_free(host, port):
+        if port not in taken and port_is_free(host, port) and claim(port):
             return port
     raise DataDirError(f"No free port on {host} between {_PORTS.start} and {_PORTS.stop}")

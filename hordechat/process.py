@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -196,14 +197,11 @@ def running(service: Service, log: Path, seconds: float = 30.0) -> Iterator[Chil
     """
     service.prepare()
     guard = Watchdog()
+    child = None
     try:
-        with log.open("ab") as output:
+        with log.open("ab") as output, _undisturbed():
             child = Child(service.command, output)
-    except BaseException:
-        guard.dismiss()
-        raise
-    try:
-        guard.watch([child.entry()])
+            guard.watch([child.entry()])
         try:
             wait_ready(child, service.probe, seconds)
         except StartFailed as error:
@@ -211,6 +209,28 @@ def running(service: Service, log: Path, seconds: float = 30.0) -> Iterator[Chil
             raise StartFailed("\n".join([str(error), *tail])) from None
         yield child
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            child.stop()
+        if child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                child.stop()
         guard.dismiss()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals that would unwind us come when the block is through: an exception in the middle of a
+    start would leave a child of which nobody knows.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no handler runs here
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in handlers:
+        signal.signal(number, lambda caught, _frame: came.append(caught))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for caught in came:
+            signal.raise_signal(caught)

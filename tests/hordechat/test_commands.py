@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from events.base import Position
 from hordechat.cli import main
 from hordechat.commands import describe
+from hordechat.datadir import free_port
 
 
 def test_a_redis_that_may_evict_is_refused(
@@ -43,11 +44,12 @@ def test_the_number_of_partitions_is_fixed_at_the_first_start(
     assert "has 1 partitions, HORDE_PARTITIONS says 4" in result.output
 
 
-def test_servers_that_do_not_answer_are_said_to(database_url: str, unused_tcp_port: int) -> None:
-    result = _migrate(f"redis://127.0.0.1:{unused_tcp_port}", database_url)
+def test_servers_that_do_not_answer_are_said_to(database_url: str) -> None:
+    nobody_s = free_port()
+    result = _migrate(f"redis://127.0.0.1:{nobody_s}", database_url)
     assert (result.exit_code, "Redis does not answer" in result.output) == (1, True)
 
-    result = _migrate("redis://127.0.0.1:1", f"postgresql://x@127.0.0.1:{unused_tcp_port}/x")
+    result = _migrate("redis://127.0.0.1:1", f"postgresql://x@127.0.0.1:{nobody_s}/x")
     assert (result.exit_code, "refused" in result.output) == (1, True)
 
 

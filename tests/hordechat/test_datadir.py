@@ -1,9 +1,11 @@
 import socket
 import stat
+import subprocess
+import sys
 
 import pytest
 
-from hordechat.datadir import DataDir, DataDirError, Run, free_port, port_is_free
+from hordechat.datadir import DataDir, DataDirError, Run, claim, free_port, port_is_free
 
 
 @pytest.fixture
@@ -77,6 +79,28 @@ def test_a_free_port_can_be_bound():
     assert port_is_free("127.0.0.1", port)
     with socket.create_server(("127.0.0.1", port)):
         assert not port_is_free("127.0.0.1", port)
+
+
+def test_a_port_that_one_process_was_given_is_nobody_else_s_while_it_lives():
+    code = """
+import sys
+from hordechat.datadir import claim, free_port
+other = free_port()
+print(claim(int(sys.argv[1])), other, flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(free_port())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        claimed, other = process.stdout.readline().split()
+        assert claimed == "False"
+        assert not claim(int(other))
+        process.communicate()
+
+    assert claim(int(other))
 
 
 def test_what_runs_can_be_read_back_until_it_is_cleared(data):

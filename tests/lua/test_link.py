@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
+from hordechat.datadir import free_port
 from lua.link import ClusterLink, Link, ResponseError, Tail, Unavailable, connect
 from lua.scripts import Refusal, Scripts
 from tests.proxy import Proxy
@@ -111,8 +112,8 @@ async def test_a_caller_that_goes_away_does_not_cut_the_others(link: Link) -> No
     assert await link.call("GET", "k") == b"v"
 
 
-async def test_nothing_listens(unused_tcp_port: int) -> None:
-    link = Link(f"redis://127.0.0.1:{unused_tcp_port}")
+async def test_nothing_listens() -> None:
+    link = Link(f"redis://127.0.0.1:{free_port()}")
 
     with pytest.raises(Unavailable) as lost:
         await link.call("PING")
