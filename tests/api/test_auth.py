@@ -20,6 +20,8 @@ class Known:
     async def find(self, _key: str) -> Account:
         return self._account
 
+    payer = find
+
 
 def test_a_missing_header_is_named_like_any_other_parameter() -> None:
     with pytest.raises(BadRequest) as refused:
@@ -37,8 +39,12 @@ def test_a_key_is_told_without_looking_its_account_up() -> None:
 
 @pytest.mark.parametrize("key", ["", "k" * 257])
 async def test_what_no_key_can_be_is_not_looked_up(key: str) -> None:
-    with pytest.raises(InvalidAPIKey):
-        await auth.account(create_asgi_req(headers={"apikey": key}), None)
+    req = create_asgi_req(headers={"apikey": key})
+    for asked in (auth.account, auth.payer):
+        with pytest.raises(InvalidAPIKey):
+            await asked(req, None)
+    assert await auth.caller(req, None) is None
+    assert await auth.caller(create_asgi_req(), None) is None
 
 
 async def test_roles_are_asked_for() -> None:

@@ -327,6 +327,22 @@ async def test_what_is_no_change_is_refused(site: Site) -> None:
     assert await site.state() == state
 
 
+async def test_roles_let_a_client_ask_for_more(site: Site) -> None:
+    mod, path = await moderator(site), "/v2/generate/text/async"
+    proxied = {"prompt": "hi", "proxied_account": "somebody"}
+    alone = {"prompt": "hi", "disable_batching": True, "params": {"n": 2}}
+    refused = [(await site.post(path, body, site.client_key)).json() for body in (proxied, alone)]
+    assert [each["rc"] for each in refused] == ["OnlyServiceAccountProxy", "RequiresTrust"]
+
+    id_ = await client_id(site)
+    await put(site, id_, mod, service=True)
+    await change_account(site.parts.log, id_, Change(roles={"patron": True}))
+    site.parts.accounts.forget(id_)
+
+    for body in (proxied, alone):
+        assert (await site.post(path, body, site.client_key)).status_code == 202
+
+
 # passkeys
 
 
