@@ -211,6 +211,7 @@ TAMPERED: dict[str, tuple[Tamper, set[str]]] = {
 }
 
 
+@pytest.mark.parametrize("log", ["one partition"], indirect=True)
 @pytest.mark.parametrize("what", TAMPERED)
 async def test_it_names_what_was_altered_by_hand(books: Books, what: str) -> None:
     tamper, expected = TAMPERED[what]
