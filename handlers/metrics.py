@@ -166,6 +166,13 @@ def context_fit(outcome: Outcome, mode: str) -> None:
     _context_fit.add(1, {"horde.outcome": outcome, "horde.mode": mode})
 
 
+def requester(*, anonymous: bool, shared_key: bool) -> Requester:
+    """Who asks, as the attributes tell it."""
+    if shared_key:
+        return "shared_key"
+    return "anonymous" if anonymous else "registered"
+
+
 def free_allowance(
     outcome: Admittance, requester: Requester, *, requested: int, allowance: int, chat: bool
 ) -> None:

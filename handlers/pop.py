@@ -17,7 +17,7 @@ from events.base import Position
 from events.keys import name_hash
 from events.types import Assigned, CheckedIn, Declaration, Returned
 from handlers import metrics
-from handlers.accounts import Account
+from handlers.accounts import ANONYMOUS_ID, Account
 from handlers.cancel import expire
 from handlers.errors import RedisUnavailable, SettlerBehind, WrongCredentials
 from handlers.limits import Limits
@@ -230,7 +230,7 @@ async def assign(
         log.read("HMGET", keys.content(request_id), "messages", "payload")
     )
     try:
-        position, _, stream = await log.run(
+        position, assigned_ms, stream, *request = await log.run(
             "assign",
             partition,
             {
@@ -277,6 +277,13 @@ async def assign(
         generation_id=generation_id,
         position=position.decode(),
         worker_id=worker.id,
+    )
+    created_ms, user_id, shared_key, max_length, chat = request
+    metrics.queue_wait(
+        (int(assigned_ms) - int(created_ms)) / 1000,
+        metrics.requester(anonymous=int(user_id) == ANONYMOUS_ID, shared_key=shared_key != b""),
+        int(max_length),
+        chat=chat == b"1",
     )
     if overrun is not None:
         logger.info(

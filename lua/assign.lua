@@ -24,7 +24,8 @@ ARGV[11] content_ttl    seconds, the backstop for content, counted again
 ARGV[12] most           generations a request may have had
 ARGV[13..] event        flat fields of assigned
 
-RETURNS {"OK", position, assigned_ms, stream}
+RETURNS {"OK", position, assigned_ms, stream, created_ms, user_id, shared_key, max_length, chat}: the last six of the
+        request
 REFUSES REBUILDING   a rebuild of state runs
         SPENT        the generation id was used before and holds nothing any more
         GONE         the request is gone
@@ -42,10 +43,12 @@ local bytes_per_token, grace, content_ttl, most = tonumber(ARGV[9]), tonumber(AR
 
 if gated() then return {"REBUILDING"} end
 local r = call("HMGET", request, "state", "waiting", "expires_ms", "holdoff_worker", "holdoff_ms", "stream",
-  "max_length", "generations", "user")
+  "max_length", "generations", "user", "created_ms", "shared_key", "chat")
 local known = call("HMGET", generation, "state", "worker", "position", "assigned_ms")
 -- A repeat of the same command gets the same job; an id that was given back or ended is never used again.
-if known[1] == "pending" and known[2] == worker_id then return {"OK", known[3], known[4], r[6] or "0"} end
+if known[1] == "pending" and known[2] == worker_id then
+  return {"OK", known[3], known[4], r[6] or "0", r[10] or known[4], r[9] or "0", r[11] or "", r[7] or "0", r[12] or "0"}
+end
 if known[1] then return {"SPENT"} end
 if not r[1] then return {"GONE"} end
 if r[1] ~= "open" or tonumber(r[2]) < 1 or tonumber(r[3]) <= now() then return {"NOT_WAITING"} end
@@ -61,4 +64,4 @@ if r[6] == "1" then
     "started_ms", text(now()), "job_ttl", job_ttl, "lease_cap", lease_cap, "trusted", trusted)
   call("EXPIRE", lease, text(tonumber(job_ttl) + grace))
 end
-return {"OK", position, text(now()), r[6]}
+return {"OK", position, text(now()), r[6], r[10], r[9], r[11] or "", r[7], r[12]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from handlers import metrics
-from tests.instruments import counted, point
+from tests.instruments import counted, point, recorded
 from tests.spec import spec
 
 
@@ -54,4 +54,35 @@ def test_a_sized_request_is_counted_by_outcome_and_mode() -> None:
     assert counted() - before == {
         point(name, outcome="truncated", mode="truncate_oldest"): 2,
         point(name, outcome="refused", mode="reject"): 1,
+    }
+
+
+@spec("Free output allowance", 22)
+def test_an_allowance_is_counted_by_requester_outcome_and_both_lengths() -> None:
+    before = counted()
+
+    metrics.free_allowance("free", "anonymous", requested=512, allowance=4096, chat=True)
+    metrics.free_allowance("refused", "shared_key", requested=5000, allowance=513, chat=False)
+
+    name = "horde.text.free_allowance.decisions"
+    free = {"requested_bucket": "<=512", "allowance_bucket": "2049-4096"}
+    refused = {"requested_bucket": ">4096", "allowance_bucket": "513-1024"}
+    assert counted() - before == {
+        point(name, requester="anonymous", outcome="free", chat=True, **free): 1,
+        point(name, requester="shared_key", outcome="refused", chat=False, **refused): 1,
+    }
+
+
+@spec("Free output allowance", 23, 24)
+def test_waits_are_recorded_by_requester() -> None:
+    estimated = "horde.text.free_allowance.estimated_wait_seconds"
+    queued = "horde.text.queue_wait_seconds"
+    before = recorded(estimated) + recorded(queued)
+
+    metrics.estimated_wait(61.5, "registered", chat=True)
+    metrics.queue_wait(0.2, "registered", 513, chat=False)
+
+    assert recorded(estimated) + recorded(queued) - before == {
+        point(estimated, requester="registered", chat=True): 1,
+        point(queued, requester="registered", requested_bucket="513-1024", chat=False): 1,
     }

@@ -9,6 +9,7 @@ from projections.servers import Reach
 from projections.standing import Ahead, QueueSnapshot, Waiting, queue_snapshot
 from tests.projections.conftest import Given
 from tests.projections.histories import Story
+from tests.spec import spec
 
 CHAT = Reach("alpha", frozenset({"seed"}), False, 512, 4096, (), 0, 0)
 TEXT = Reach(None, frozenset(), False, 0, 0, ("alpha",), 512, 2048)
@@ -42,6 +43,7 @@ def waiting(n: int, *, jobs: int = 1, **changed: Any) -> Waiting:
     return Waiting(request_id=str(n), rank=-n, jobs=jobs, **(known | changed))
 
 
+@spec("Free output allowance", 8, 16)
 def test_only_what_one_of_the_workers_could_take_competes():
     snapshot = QueueSnapshot(
         [
@@ -67,3 +69,11 @@ def test_only_what_one_of_the_workers_could_take_competes():
     assert snapshot.ahead("1", frozenset({CHAT, TEXT})) == Ahead(0, 0)
     assert snapshot.ahead("none", frozenset({CHAT})) == Ahead(0, 0)
     assert snapshot.ahead("11", frozenset()) == Ahead(0, 0)
+    assert snapshot.competing(frozenset({CHAT})) == Ahead(400, 4)
+    assert snapshot.competing(frozenset({TEXT})) == Ahead(110, 2)
+    assert snapshot.competing(frozenset({CHAT}), but="1") == Ahead(200, 2)
+    assert snapshot.competing(frozenset({CHAT}), but="2") == Ahead(400, 4)
+    assert snapshot.competing(frozenset({CHAT}), but="11") == Ahead(300, 3)
+    assert snapshot.competing(frozenset({CHAT}), but="none") == Ahead(400, 4)
+    assert snapshot.competing(frozenset()) == Ahead(0, 0)
+    assert QueueSnapshot().competing(frozenset({CHAT})) == Ahead(0, 0)
