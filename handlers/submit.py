@@ -138,15 +138,8 @@ async def submit(
         position = await _store(log, limits, account, new, admission)
     except Refusal as refusal:
         # Past its deadline, or given up already. With this, the next try finds its key free.
-        await abandon(
-            log,
-            limits,
-            account.id,
-            request_id,
-            admission.deadline_ms,
-            _key(new),
-            account.key_id,
-        )
+        deadline_ms = admission.deadline_ms
+        await _give_up(log, limits, account.id, request_id, deadline_ms, _key(new))
         raise AdmissionLost from refusal
     except RedisUnavailable:
         if new.operation is None:
@@ -254,13 +247,23 @@ async def _check(
     if claim.fingerprint == operation.fingerprint:
         return
     # A claim lasts as long as its request: one whose request never came is nobody's.
-    named = await opened(log, account.id, claim.request_id)
-    shared_key = named.shared_key if named else ""
-    if await abandon(
-        log, limits, account.id, claim.request_id, claim.deadline_ms, operation.key, shared_key
-    ):
+    if await _give_up(log, limits, account.id, claim.request_id, claim.deadline_ms, operation.key):
         raise AdmissionLost
     raise OperationKeyConflict
+
+
+async def _give_up(
+    log: Log,
+    limits: Limits,
+    user_id: int,
+    request_id: str,
+    deadline_ms: int,
+    operation_key: str,
+) -> bool | None:
+    """Abandon an admission, with the shared key that it named: a repeat may come with another."""
+    named = await opened(log, user_id, request_id)
+    shared_key = named.shared_key if named else ""
+    return await abandon(log, limits, user_id, request_id, deadline_ms, operation_key, shared_key)
 
 
 def _key(new: NewRequest) -> str:

@@ -13,6 +13,7 @@ end
 
 -- An empty budget records nothing any more; -1 is one without an end.
 local function use_key(shared_key, amount) -- luacheck: ignore 211
+  if amount == 0 then return end  -- and -0 is no integer to Redis
   local budget = tonumber(call("HGET", shared_key, "kudos") or "0")
   if budget == 0 and amount > 0 then return end
   call("HINCRBY", shared_key, "utilized", text(amount))

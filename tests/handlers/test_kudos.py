@@ -15,7 +15,7 @@ import pytest
 
 from events import types
 from events.base import KUDOS, Recorded
-from handlers import pop, reply, shared_keys
+from handlers import errors, pop, reply, shared_keys
 from handlers.account_changes import Change, change_account, delete_account
 from handlers.accounts import ANONYMOUS_KEY, Account, open_account
 from handlers.admission import admit
@@ -30,7 +30,7 @@ from handlers.verify import verify
 from handlers.workers import Change as WorkerChange
 from handlers.workers import change_worker, find
 from tests.handlers.invariants import check_ledger
-from tests.handlers.pool import DECLARATION, MODEL, REPLY, SECRET, Pool, request_of
+from tests.handlers.pool import DECLARATION, MODEL, REPLY, SECRET, Pool, operation_of, request_of
 from tests.spec import spec
 
 BIG = "test/big"
@@ -577,6 +577,38 @@ async def test_what_an_admission_cost_that_was_abandoned_is_given_back(pool: Poo
     assert await has(pool, pool.client) == (100, 0)
     assert await _left(pool, key) == (20, 0)
     await check_ledger(pool)
+
+
+async def test_an_admission_without_tax_is_abandoned_as_any_other(pool: Pool) -> None:
+    """-0 is no integer to Redis: it was appended, then refused, and stopped the settler."""
+    key = await _key(pool, 20)
+    request_id = pool.log.keys.new_request_id()
+    await admit(pool.log, pool.limits, key, request_id, 1, hold=5 * KUDOS)
+
+    await pool.pass_time(61)
+    await pool.sweep()
+    await pool.settle()
+
+    assert await has(pool, pool.client) == (100, 0)
+    assert await _left(pool, key) == (20, 0)
+    await check_ledger(pool)
+
+
+async def test_a_tax_is_given_back_to_the_key_that_it_was_spent_with_whoever_gives_it_up(
+    pool: Pool,
+) -> None:
+    """An operation is begun with a shared key, and repeated without it when it is too late."""
+    key, operation = await _key(pool, 20), operation_of()
+    request_id = pool.log.keys.new_request_id()
+    await admit(pool.log, pool.limits, key, request_id, 1, operation=operation, tax=KUDOS)
+    await pool.pass_time(61)
+
+    with pytest.raises(errors.AdmissionLost):
+        await pool.submit(operation=operation)
+    await pool.settle()
+
+    assert await has(pool, pool.client) == (100, 0)
+    assert await _left(pool, key) == (20, 0)
 
 
 # settlers
