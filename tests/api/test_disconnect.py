@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
@@ -52,6 +54,41 @@ async def test_a_handler_is_cancelled_when_its_client_leaves(at_once: bool) -> N
 
     assert app.ended == "cancelled"
     assert not call.answered
+
+
+class Exchange:
+    """One request as a server keeps it: its calls are methods of what has the scope."""
+
+    def __init__(self) -> None:
+        self.scope: dict[str, Any] = {"type": "http"}
+        self._asked = False
+
+    async def receive(self) -> dict[str, Any]:
+        """The body, and then nothing."""
+        if self._asked:
+            await asyncio.Event().wait()
+        self._asked = True
+        return {"type": "http.request", "body": b""}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Send it nowhere."""
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_request_that_is_over_leaves_nothing_to_look_for(at_once: bool) -> None:
+    app = Waits(at_once=at_once)
+    app.go.set()
+    exchange = Exchange()
+    over = weakref.ref(exchange)
+    gc.disable()
+    try:
+        await CancelOnDisconnect(app)(exchange.scope, exchange.receive, exchange.send)
+        del exchange
+        for _ in range(3):  # in which the watcher ends
+            await asyncio.sleep(0)
+        assert over() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_watched_handler_answers_as_ever() -> None:
