@@ -190,6 +190,11 @@ async def test_every_example_for_operators_is_accepted(redis_url: str, migrated_
 
         worker = (await site.http.get("/v2/workers/name/w")).json()["id"]
         bodies += [("PUT", f"/v2/workers/{worker}", body) for body in examples.WORKER.values()]
+        bodies += [("PUT", "/v2/users/1", body) for body in examples.USER.values()]
+        made = await site.http.put("/v2/sharedkeys", json={}, headers={"apikey": key})
+        shared = f"/v2/sharedkeys/{made.json()['id']}"
+        for body in examples.SHARED_KEY.values():
+            bodies += [("PUT", "/v2/sharedkeys", body), ("PATCH", shared, body)]
 
         for method, path, body in bodies:
             answer = await site.http.request(method, path, json=body, headers={"apikey": key})

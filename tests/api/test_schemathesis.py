@@ -180,10 +180,12 @@ async def test_what_moderators_may_do_is_answered_as_the_document_tells(
     async with deployed(redis_url, migrated_url, admins=f"{name}#3") as (site, visited, url):
         number, key = await open_account(site.parts.log, SECRET, name, moderator=True)
         assert number == 3
-        routes = ("--include-path-regex", "^/v2/(operations|status)/")
+        routes = ("--include-path-regex", "^/v2/(operations|status|users|sharedkeys|find_user)")
         options = ("--phases", "examples,coverage,fuzzing", "--max-examples", "100")
         await run(key, url, tmp_path, *routes, *options)
 
     assert visited.answers["PUT", "/v2/status/modes", 200]
     assert visited.answers["POST", "/v2/operations/ipaddr", 200]
     assert visited.answers["DELETE", "/v2/operations/ipaddr", 200]
+    assert visited.answers["GET", "/v2/users", 200]
+    assert visited.answers["PUT", "/v2/sharedkeys", 200]
