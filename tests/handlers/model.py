@@ -9,12 +9,14 @@ ones).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from handlers import errors
 from handlers.limits import Limits
+from tests.handlers.bank import BURN, Bank, Charge, Movement, Priced, Release, Reward
 
 Outcome = type[errors.Refused] | None
 """The refusal that a command is answered with; None: none."""
@@ -29,6 +31,8 @@ class Job:
     worker: str
     streamed: bool
     since: int
+    owner: int = 0
+    terms: Priced | None = None
     decoy: bool = False
     state: str = "pending"
     refusal: str = ""
@@ -51,6 +55,7 @@ class Lease:
     seq: int = 0
     last: tuple[str, str] = ("", "")
     bytes: int = 0
+    characters: int = 0
     cancelled: bool = False
 
 
@@ -83,6 +88,8 @@ class Request:
     """Its content is."""
     tricked: set[str] = field(default_factory=set)
     """Workers that had a decoy of it."""
+    shared_key: str = ""
+    prompt: int = 0  # characters
 
 
 class Admission(NamedTuple):
@@ -92,6 +99,9 @@ class Admission(NamedTuple):
     deadline: int
     key: str
     scopes: tuple[str, ...]
+    held: int
+    tax: int
+    shared_key: str
 
 
 class Claim(NamedTuple):
@@ -106,12 +116,21 @@ class Claim(NamedTuple):
 class Worker:
     """One that checked in."""
 
+    owner: int
+    trusted: bool = False
+    """Its owner was, as it said last."""
     maintenance: bool = False
     paused: bool = False
     aborts: int = 0
     nonconformant: int = 0
     since: int = 0
     recent: int = 0
+    paused_ms: int = 0
+    """When it was, or was no more."""
+    seen: int = 0
+    uptime: int = 0
+    rewarded: int = 0
+    """Of its uptime."""
 
 
 class Drop(NamedTuple):
@@ -130,6 +149,8 @@ class Swept(NamedTuple):
     expired: int = 0
     abandoned: int = 0
     cancelled: int = 0
+    given: int = 0
+    """Monthly kudos: nobody here has any."""
 
 
 @dataclass
@@ -137,6 +158,7 @@ class Model:
     """The service of one deployment, as it should be."""
 
     limits: Limits
+    bank: Bank
     anonymous: int
     """The account that shares its counts by model."""
     partition: Callable[[str], int]
@@ -149,7 +171,6 @@ class Model:
     admissions: dict[int, dict[str, Admission]] = field(default_factory=dict)
     claims: dict[tuple[int, str], Claim] = field(default_factory=dict)
     maintenance: bool = False
-    _over: set[str] = field(default_factory=set)
     _freed: list[tuple[int, str, str]] = field(default_factory=list)
     _drops: list[Drop] = field(default_factory=list)
     _judged: dict[int, set[str]] = field(default_factory=dict)
@@ -158,30 +179,39 @@ class Model:
     # the account's side
 
     def admit(
-        self, account: int, jobs: int, scopes: tuple[str, ...], key: str, fingerprint: str
+        self,
+        account: int,
+        jobs: int,
+        scopes: tuple[str, ...],
+        key: str,
+        *,
+        hold: int = 0,
+        shared_key: str = "",
     ) -> Claim | Outcome:
         """The claim that was there before, or whether the request may come."""
         claim = self.claims.get((account, key))
         if claim is not None:
             return claim
         if self.counted(account, scopes) + jobs > self._most(account):
-            return errors.SettlerBehind
-        return None
+            return errors.TooManyPrompts
+        held = self.held_of(account)
+        return self.bank.admit(account, hold, held[""], shared_key, held[shared_key], self.now)
 
-    def admitted(
-        self,
-        account: int,
-        request_id: str,
-        jobs: int,
-        scopes: tuple[str, ...],
-        key: str,
-        fingerprint: str,
-        deadline: int,
-    ) -> None:
-        """It may come until then."""
-        self.admissions[account][request_id] = Admission(jobs, deadline, key, scopes)
-        if key:
-            self.claims[account, key] = Claim(request_id, fingerprint, deadline)
+    def held_of(self, account: int) -> Counter[str]:
+        """What the account holds, in all (""), and of each shared key."""
+        held: Counter[str] = Counter({"": 0})
+        for each in self.admissions[account].values():
+            held[""] += each.held
+            if each.shared_key:
+                held[each.shared_key] += each.held
+        return held
+
+    def admitted(self, account: int, request_id: str, admission: Admission, print_: str) -> None:
+        """It may come until then, and is taxed."""
+        self.admissions[account][request_id] = admission
+        self.bank.tax(account, admission.tax, admission.shared_key)
+        if admission.key:
+            self.claims[account, admission.key] = Claim(request_id, print_, admission.deadline)
 
     def counted(self, account: int, scopes: tuple[str, ...]) -> int:
         """Jobs that wait as far as is settled, of the busiest of these models or of them all."""
@@ -221,7 +251,10 @@ class Model:
         self.requests[request_id] = Request(
             request_id, account, 0, False, "", 0, expires, 0, state="abandoned"
         )
-        self._over.add(request_id)
+        open_ = self.admissions[account].get(request_id)
+        shared_key = open_.shared_key if open_ else ""
+        release = Release(account, request_id, refund=True, key=shared_key)
+        self.bank.owe(self.partition(request_id), release)
         if key:
             self._freed.append((account, key, request_id))
 
@@ -276,8 +309,10 @@ class Model:
         """A paused worker has a decoy."""
         self._hold(job)
 
-    def reply(self, job_id: str, stored: bytes) -> Outcome:
-        """The worker delivers."""
+    def reply(
+        self, job_id: str, stored: bytes, characters: int, *, ok: bool, unbelievable: bool
+    ) -> Outcome:
+        """The worker delivers so much."""
         refused = self._ended(job_id)
         if refused is not None:
             return refused
@@ -289,9 +324,24 @@ class Model:
         assert job_id not in request.replies, "a reply came twice"
         request.replies[job_id] = stored
         request.finished += 1
+        self._pay(job, characters, ok=ok, unbelievable=unbelievable)
         request.expires = self.now + self.limits.request_ttl * 1000
         self._settle_end(request)
         return None
+
+    def _pay(
+        self, job: Job, characters: int, *, ok: bool = True, unbelievable: bool = False
+    ) -> None:
+        """Both sides of what it made."""
+        assert job.terms is not None
+        request, log = self.requests[job.request], self.partition(job.id)
+        price, too_fast = job.terms.price(characters), False
+        if unbelievable:
+            too_fast = job.terms.too_fast(characters, self.now - job.since)
+        amount = BURN + (price if ok else 0)
+        self.bank.owe(log, Charge(request.account, request.id, amount, request.shared_key))
+        escrow = job.terms.escrow(price)
+        self.bank.owe(log, Reward(job.owner, "generation", price, escrow, too_fast))
 
     def done(self) -> set[str]:
         """The requests of which nothing is left to be done."""
@@ -345,7 +395,10 @@ class Model:
 
     def _done(self, request: Request) -> None:
         request.state = "done"
-        self._over.add(request.id)
+        self._release(request)
+
+    def _release(self, request: Request) -> None:
+        self.bank.owe(self.partition(request.id), Release(request.account, request.id))
 
     def refuse(self, job_id: str, rc: str) -> Outcome:
         """A reply was refused, and its worker told."""
@@ -379,6 +432,7 @@ class Model:
         if size > lease.room:
             return errors.ChatProgressCapReached
         lease.seq, lease.last, lease.bytes = seq, (content, reasoning), size
+        lease.characters += len(content)
         if not job.decoy:
             self.requests[job.request].entries += 1
         if job.state == "pending" and not lease.cancelled and self.now <= job.ends:
@@ -434,6 +488,9 @@ class Model:
                     job.posts.cancelled = True
                 if job.state == "pending":
                     job.state = "faulted"
+                    if not job.decoy:
+                        assert job.posts is not None
+                        self._pay(job, job.posts.characters)
                     request.entries += not job.decoy
         self._settle_end(request)
         return None
@@ -449,7 +506,7 @@ class Model:
         del self.requests[request.id]
         if request.state == "abandoned":
             return
-        self._over.add(request.id)
+        self._release(request)
         if request.key:
             self._freed.append((request.account, request.key, request.id))
         if self.now <= request.deadline:
@@ -469,6 +526,11 @@ class Model:
                 yield from (job.ends, job.logged)
         for admissions in self.admissions.values():
             yield from (admission.deadline for admission in admissions.values())
+        yield from self.bank.deadlines()
+        for worker in self.workers.values():
+            yield worker.seen + self.limits.check_in_window * 1000
+            yield worker.seen + self.limits.online_window * 1000
+            yield worker.seen + self.limits.uptime_stretch * 1000 - worker.uptime + worker.rewarded
 
     def sweep(self) -> Swept:
         """A pass of the janitor of each partition, one after the other."""
@@ -544,14 +606,13 @@ class Model:
 
     def settle(self) -> None:
         """Accounts, claims and workers learn what became of their requests and jobs."""
+        for movement in self.bank.due():
+            self._carry(movement)
         for admissions in self.admissions.values():
-            for request_id, admission in list(admissions.items()):
+            for request_id, admission in admissions.items():
                 request = self.requests.get(request_id)
-                if request_id in self._over:
-                    del admissions[request_id]
-                elif request is not None:
+                if request is not None:
                     admissions[request_id] = admission._replace(jobs=request.waiting)
-        self._over.clear()
         for account, key, request_id in self._freed:
             claim = self.claims.get((account, key))
             if claim is not None and claim.request == request_id:
@@ -571,3 +632,38 @@ class Model:
             if worker.recent > 20:
                 worker.maintenance, worker.recent = True, 0
         self._drops.clear()
+
+    def _carry(self, movement: Movement) -> None:
+        admissions = self.admissions.get(movement.account, {})
+        match movement:
+            case Release(request=request_id, refund=refund):
+                admission = admissions.pop(request_id, None)
+                if admission is not None and refund:
+                    self.bank.refund(movement, admission.tax)
+                return
+            case Charge(request=request_id, amount=amount) if request_id in admissions:
+                left = max(0, admissions[request_id].held - amount)
+                admissions[request_id] = admissions[request_id]._replace(held=left)
+        self.bank.carry(movement, self.now)
+
+    # workers
+
+    def check_in(self, worker_id: str, owner: int, *, reward: int) -> None:
+        """The worker shows itself, one that is known or a new one."""
+        account, known = self.bank.accounts[owner], worker_id in self.workers
+        worker = self.workers.setdefault(worker_id, Worker(owner, account.trusted))
+        assert worker.owner == owner
+        if worker.paused and account.trusted and worker.paused_ms < account.trusted_ms:
+            worker.paused, worker.paused_ms = False, self.now
+        since = self.now - worker.seen
+        fresh = since < self.limits.check_in_window * 1000
+        if known and fresh and worker.trusted == account.trusted:
+            return
+        worker.seen, worker.trusted = self.now, account.trusted
+        if since > self.limits.online_window * 1000:
+            worker.rewarded = worker.uptime
+        elif not (worker.maintenance or worker.paused):
+            worker.uptime += since
+            if worker.uptime - worker.rewarded > self.limits.uptime_stretch * 1000:
+                worker.rewarded = worker.uptime
+                self.bank.owe(self.partition(worker_id), Reward(owner, "uptime", reward, reward))

@@ -10,23 +10,47 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from events.base import Position
+from events.base import KUDOS, Position
 from handlers import errors, pop, reply, workers
-from handlers.accounts import ANONYMOUS_KEY, Account
-from handlers.admission import admit, never_settled, scopes_of
+from handlers.accounts import ANONYMOUS_KEY, FLOORS, Account, Accounts, open_account
+from handlers.admission import Settled, admit, never_settled, scopes_of
 from handlers.decoy import Decoys
 from handlers.limits import Limits
 from handlers.modes import set_modes
 from handlers.newcomers import Newcomers
 from handlers.replay import read_log
 from handlers.settle import Settler
+from tests.handlers import bank
+from tests.handlers.bank import TAX, Bank, Priced
 from tests.handlers.driver import CLOCK_STEPS, MODELS, NOBODY, REFUSALS, WORKERS, idle
-from tests.handlers.model import Claim, Job, Model, Outcome, Request, Worker
-from tests.handlers.pool import DECLARATION, MODEL, REPLY, TARIFF, Pool, operation_of, request_of
+from tests.handlers.model import Admission, Claim, Job, Model, Outcome, Request
+from tests.handlers.pool import (
+    DECLARATION,
+    MODEL,
+    REPLY,
+    SECRET,
+    TARIFF,
+    Pool,
+    operation_of,
+    request_of,
+)
+from tests.handlers.spender import Spender
 from tests.handlers.watch import Watch
 
-LIMITS = Limits(concurrency=14, anonymous_concurrency=6, trusted_workers=6)
+LIMITS = Limits(
+    concurrency=14, anonymous_concurrency=6, trusted_workers=6, trust_threshold=15 * KUDOS
+)
 """Low enough to be met."""
+NEWCOMERS = ("b", "f")
+"""What workers of the owner are called who is not trusted yet."""
+LENGTH = 512
+UNSETTLED = (
+    errors.TooManyPrompts,
+    errors.KudosUpfront,
+    errors.SharedKeyEmpty,
+    errors.SharedKeyInsufficientKudos,
+)
+"""What is said only where all is settled."""
 NAMES = (*WORKERS, "e", "f", "g", "h", "another", "a third")
 CLEAR_MS = 5000
 """Nothing is due within so long of a command: which side of a deadline it falls on is no question
@@ -36,16 +60,35 @@ NO_CHECK_IN = (errors.SettlerBehind, errors.WrongCredentials, errors.RedisUnavai
 Answer = TypeVar("Answer")
 
 
+def shared_key_of(account: Account) -> str:
+    """With which it is called; empty for its own key."""
+    return account.shared_key.id if account.shared_key else ""
+
+
 class Player:
     """Issues one command at a time."""
 
-    def __init__(self, pool: Pool, seed: int, accounts: tuple[Account, ...], url: str) -> None:
+    def __init__(
+        self, pool: Pool, seed: int, accounts: tuple[Account, ...], newcomer: str, url: str
+    ) -> None:
+        """`accounts`: the client, the owner who is not trusted yet and its API key, `newcomer`, and
+        the anonymous one."""
         keys = pool.log.keys
         self.pool = pool
         self.random = random.Random(seed)
         self.accounts = accounts
-        self.model = Model(pool.limits, accounts[-1].id, keys.of, keys.of_account, keys.partitions)
-        self.model.admissions = {account.id: {} for account in accounts}
+        self.trusted = pool.owner
+        self._newcomer = newcomer
+        made = Bank(pool.limits, partitions=keys.partitions)
+        made.open(accounts[0].id, bank.Account(1_000_000, FLOORS["registered"]))
+        made.open(accounts[1].id, bank.Account(0, FLOORS["registered"]))
+        made.open(accounts[2].id, bank.Account(0, FLOORS["anonymous"]))
+        made.open(pool.owner.id, bank.Account(0, FLOORS["registered"], trusted=True))
+        self.model = Model(
+            pool.limits, made, accounts[-1].id, keys.of, keys.of_account, keys.partitions
+        )
+        self.model.admissions = {account: {} for account in made.accounts}
+        self.spender = Spender(self)
         self.watch = Watch(url, self.model)
         self.decoys = Decoys(pool.log, pool.limits)
         self.names: dict[str, str] = {}
@@ -76,14 +119,18 @@ class Player:
             (self.pass_time, 3),
             (self.sweep, 3),
             (self.settle, 2),
+            (self.pass_week, 0.1),
+            *self.spender.moves,
         )
 
     @classmethod
     async def at(cls, pool: Pool, seed: int, url: str) -> Player:
         """In an empty deployment."""
         pool.limits = LIMITS
-        accounts = (pool.client, await pool.accounts.find(ANONYMOUS_KEY))
-        made = cls(pool, seed, accounts, url)
+        _, key = await open_account(pool.log, SECRET, "newcomer")
+        anonymous = await pool.accounts.find(ANONYMOUS_KEY)
+        accounts = (pool.client, await pool.accounts.find(key), anonymous)
+        made = cls(pool, seed, accounts, key, url)
         await made.watch.check()
         await made._pause(WORKERS[-1])
         return made
@@ -119,7 +166,7 @@ class Player:
         self.watch.shift += ms
         self.model.now += ms
 
-    async def _foretold(
+    async def foretold(
         self, outcome: Outcome, command: Awaitable[Answer]
     ) -> Answer | errors.Refused:
         """Run the command; it is refused as foretold, or answered."""
@@ -164,26 +211,27 @@ class Player:
     # the client
 
     async def submit(self) -> None:
-        account, (key, print_) = (
-            self.random.choice((*self.accounts, self.pool.client)),
-            self._operation(),
-        )
+        account, (key, print_) = await self._payer(), self._operation()
         new = request_of(  # of one key and fingerprint there are no requests of other sizes
             jobs=1 if key else self.random.choice((1, 1, 1, 2, 3)),
             stream=self.random.random() < 0.5,
             models=self.random.choice(MODELS),
+            hold=0 if key else self._hold(),
+            prompt_characters=80 if key else self.random.choice((80, 1500, 9000)),
         )._replace(chat=self.random.random() < 0.7)
         quick = self.random.random() < 0.5
         operation = operation_of(key, print_) if key else None
         fingerprint = operation.fingerprint if operation else ""
-        outcome, claim = self._admission(account, new, key, fingerprint, quick)
-        receipt = await self._foretold(
+        outcome, claim = self._admission(
+            account, new.jobs, new.demand.models, key, fingerprint, new.hold, quick=quick
+        )
+        receipt = await self.foretold(
             outcome,
             self.pool.submitted(
                 new,
                 account=account,
                 operation=operation,
-                settled=self._settled if quick else never_settled,
+                settled=self.settled(quick=quick),
             ),
         )
         if isinstance(receipt, errors.Refused):
@@ -195,11 +243,9 @@ class Player:
         if claim is not None:
             deadline = claim.deadline
         else:
-            deadline = await self._deadline(account, receipt.request_id)
-            self.model.admitted(
-                account.id, receipt.request_id, new.jobs, scopes_of(account, new.demand.models),
-                key, fingerprint, deadline,
-            )  # fmt: skip
+            deadline = await self._admitted(
+                account, receipt.request_id, new.jobs, new.demand.models, key, fingerprint, new.hold
+            )
         expires = receipt.position.ms + LIMITS.request_ttl * 1000
         self.model.stored(
             Request(
@@ -211,24 +257,71 @@ class Player:
                 deadline,
                 expires,
                 waiting=new.jobs,
+                shared_key=shared_key_of(account),
+                prompt=new.demand.prompt_characters,
             )
         )
         self.requests.append(receipt.request_id)
 
+    async def _payer(self) -> Account:
+        """Whose kudos a request costs: an account, or a shared key of one."""
+        account = self.random.choice((*self.accounts, self.pool.client))
+        if account is self.pool.client and self.random.random() < 0.5:
+            return await self.spender.with_key() or account
+        return account
+
+    def _hold(self) -> int:
+        return self.random.choice((0, 0, 0, 2, 7, 30)) * KUDOS
+
     def _admission(
-        self, account: Account, new: Any, key: str, fingerprint: str, quick: bool
+        self,
+        account: Account,
+        jobs: int,
+        models: Sequence[str],
+        key: str,
+        fingerprint: str,
+        hold: int,
+        *,
+        quick: bool,
     ) -> tuple[Outcome, Claim | None]:
         """What a submission will be told, and the claim that it meets."""
-        scopes = scopes_of(account, new.demand.models)
-        told = self.model.admit(account.id, new.jobs, scopes, key, fingerprint)
-        if told is errors.SettlerBehind and quick:
+
+        def told() -> Claim | Outcome:
+            return self.model.admit(
+                account.id,
+                jobs,
+                scopes_of(account, models),
+                key,
+                hold=hold,
+                shared_key=shared_key_of(account),
+            )
+
+        answer = told()
+        if answer in UNSETTLED:
+            if not quick:
+                return errors.SettlerBehind, None
             self.model.settle()
-            told = self.model.admit(account.id, new.jobs, scopes, key, fingerprint)
-            if told is errors.SettlerBehind:
-                told = errors.TooManyPrompts
-        if isinstance(told, Claim):
-            return self.model.repeat(account.id, key, fingerprint), told
-        return told, None
+            answer = told()
+        if isinstance(answer, Claim):
+            return self.model.repeat(account.id, key, fingerprint), answer
+        return answer, None
+
+    async def _admitted(
+        self,
+        account: Account,
+        request_id: str,
+        jobs: int,
+        models: Sequence[str],
+        key: str,
+        fingerprint: str,
+        hold: int,
+    ) -> int:
+        """Until when it may come."""
+        deadline = await self._deadline(account, request_id)
+        scopes = scopes_of(account, models)
+        admission = Admission(jobs, deadline, key, scopes, hold, TAX, shared_key_of(account))
+        self.model.admitted(account.id, request_id, admission, fingerprint)
+        return deadline
 
     async def _deadline(self, account: Account, request_id: str) -> int:
         """Of an admission, which is told to nobody."""
@@ -241,26 +334,28 @@ class Player:
 
     async def admit(self) -> None:
         """A submission that goes no further."""
-        account, (key, print_) = self.random.choice(self.accounts), self._operation()
+        account, (key, print_) = await self._payer(), self._operation()
         request_id, models = self.pool.log.keys.new_request_id(), self.random.choice(MODELS)
         operation = operation_of(key, print_) if key else None
         fingerprint = operation.fingerprint if operation else ""
+        hold, shared_key = self._hold(), shared_key_of(account)
         scopes = scopes_of(account, models)
-        told = self.model.admit(account.id, 1, scopes, key, fingerprint)
-        admission = await self._foretold(
-            None if isinstance(told, Claim) else told,
+        told = self.model.admit(account.id, 1, scopes, key, hold=hold, shared_key=shared_key)
+        outcome = None if isinstance(told, Claim) else told
+        admission = await self.foretold(
+            errors.SettlerBehind if outcome in UNSETTLED else outcome,
             admit(
-                self.pool.log, LIMITS, account, request_id, 1, models=models, operation=operation
+                self.pool.log, LIMITS, account, request_id, 1, models=models, operation=operation,
+                hold=hold, tax=TAX,
             ),
-        )
+        )  # fmt: skip
         if isinstance(admission, errors.Refused):
             return
         if isinstance(told, Claim):
             assert admission.claim is not None
             assert admission.request_id == told.request
             return
-        deadline = await self._deadline(account, request_id)
-        self.model.admitted(account.id, request_id, 1, scopes, key, fingerprint, deadline)
+        await self._admitted(account, request_id, 1, models, key, fingerprint, hold)
 
     async def cancel(self) -> None:
         if not self.requests:
@@ -268,7 +363,7 @@ class Player:
         id_ = self._some(self.requests)
         before = msgspec.msgpack.encode(self.model.requests.get(id_))
         outcome = self.model.cancel(id_)
-        ended = await self._foretold(outcome, self.pool.cancel(id_))
+        ended = await self.foretold(outcome, self.pool.cancel(id_))
         if not isinstance(ended, errors.Refused):
             assert ended.done == (self.model.requests[id_].state == "done")
             after = msgspec.msgpack.encode(self.model.requests[id_])
@@ -281,7 +376,7 @@ class Player:
         if not self.requests:
             return
         # One of them gets so many jobs that it will have dropped too many some day.
-        (name,) = self.random.choices(WORKERS, (6, 1, 1, 2))
+        (name,) = self.random.choices(WORKERS, (6, 3, 1, 2))
         id_ = self._waiting()
         worker = self.pool.names.get(name)
         if worker is None or self.random.random() < 0.3:
@@ -295,11 +390,18 @@ class Player:
         request = self.model.requests.get(id_)
         if request is not None and request.faulted_by == worker.id and request.waiting:
             self.met["given again" if gets else "held off"] += 1
-        job = await pop.assign(self.pool.log, LIMITS, worker, DECLARATION, id_, MODEL)
+        model, validated = self.random.choice((MODEL, MODEL, "b")), self.random.random() < 0.6
+        job = await pop.assign(
+            self.pool.log, LIMITS, worker, DECLARATION, id_, model, validated=validated
+        )
         assert (job is not None) == gets
         if job is None:
             return
-        self.model.assigned(Job(job.generation_id, id_, worker.id, job.stream, job.position.ms))
+        owner, prompt = worker.owner, self.model.requests[id_].prompt
+        terms = Priced(model == MODEL, prompt, LENGTH, validated, owner.trusted)
+        self.model.assigned(
+            Job(job.generation_id, id_, worker.id, job.stream, job.position.ms, owner.id, terms)
+        )
         assert job.stream == self.model.requests[id_].streamed
         self.jobs.append((id_, job.generation_id))
 
@@ -310,7 +412,10 @@ class Player:
         if job is not None:
             self.met["decoys"] += 1
             since = self.model.now
-            self.model.trick(Job(job.generation_id, id_, worker.id, job.stream, since, decoy=True))
+            owner = worker.owner.id
+            self.model.trick(
+                Job(job.generation_id, id_, worker.id, job.stream, since, owner, decoy=True)
+            )
             self.jobs.append((id_, job.generation_id))
 
     async def reply(self) -> None:
@@ -320,15 +425,36 @@ class Player:
         self._replies += 1
         stored = b'{"reply":%d}' % self._replies
         over = set(self.model.done())
-        outcome = self.model.reply(id_, stored)
+        characters = self.random.choice((3, 250, 801, 5000))
+        ok, unbelievable = self.random.random() < 0.9, self.random.random() < 0.2
+        outcome = self.model.reply(id_, stored, characters, ok=ok, unbelievable=unbelievable)
 
-        async def deliver() -> bool:
-            job = await self.pool.held(id_)
-            given = REPLY._replace(stored=stored)
-            return (await reply.submit_reply(self.pool.log, LIMITS, TARIFF, job, given)).done
+        async def deliver() -> reply.Stored:
+            job = await self._held(id_)
+            given = REPLY._replace(
+                stored=stored, characters=characters, state="ok" if ok else "censored"
+            )
+            believable = 1 if unbelievable else 0
+            return await reply.submit_reply(
+                self.pool.log, LIMITS, TARIFF, job, given, believable=believable
+            )
 
-        done = await self._foretold(outcome, deliver())
-        assert isinstance(done, errors.Refused) or done == (self.model.done() != over)
+        told = await self.foretold(outcome, deliver())
+        if not isinstance(told, errors.Refused):
+            assert told.done == (self.model.done() != over)
+            terms = self.model.jobs[id_].terms
+            assert terms is None or told.reward == terms.price(characters)
+
+    async def _held(self, id_: str) -> reply.Held:
+        """A job as its own worker finds it."""
+        self._act_for(id_)
+        return await self.pool.held(id_)
+
+    def _act_for(self, id_: str) -> None:
+        """The owner of the job's worker comes."""
+        job = self.model.jobs.get(id_)
+        newcomer = job is not None and job.owner == self.accounts[1].id
+        self.pool.owner = self.accounts[1] if newcomer else self.trusted
 
     async def post(self) -> None:
         """The next delta, or the last one again, or another."""
@@ -348,7 +474,8 @@ class Player:
         if seq < 1:
             return
         outcome = self.model.post(id_, seq, content, reasoning)
-        accepted = await self._foretold(outcome, self.pool.post(id_, seq, content, reasoning))
+        self._act_for(id_)
+        accepted = await self.foretold(outcome, self.pool.post(id_, seq, content, reasoning))
         if isinstance(accepted, errors.Refused):
             if lease and isinstance(accepted, errors.ChatProgressOutOfSequence):
                 assert accepted.extra == {"expected_seq": lease.seq + 1}
@@ -360,13 +487,15 @@ class Player:
         if self.jobs:
             _, id_ = self._job()
             reason = self.random.choice(("", "generation_error", "reply_refused"))
-            await self._foretold(self.model.fault(id_, reason), self.pool.fault(id_, reason))
+            self._act_for(id_)
+            await self.foretold(self.model.fault(id_, reason), self.pool.fault(id_, reason))
 
     async def refuse(self) -> None:
         if self.jobs:
             _, id_ = self._job()
             kind = self.random.choice(REFUSALS)
-            await self._foretold(self.model.refuse(id_, kind.__name__), self.pool.refuse(id_, kind))
+            self._act_for(id_)
+            await self.foretold(self.model.refuse(id_, kind.__name__), self.pool.refuse(id_, kind))
 
     async def give_back(self) -> None:
         """Of what a worker did not get; or of an id whose fate is not known."""
@@ -386,36 +515,47 @@ class Player:
 
     async def _checked_in(self, name: str) -> pop.Worker | None:
         """What it says of itself is what the model says of it."""
-        shown = await self._names_of(0)
-        full = len(shown - {name}) >= LIMITS.trusted_workers
+        owner = self.trusted
+        if name in NEWCOMERS:  # whom the process knows anew: trust may be fresh
+            owner = await Accounts(self.pool.log, SECRET).find(self._newcomer)
+        shown = await self._names_of(owner.id)
+        full = len(shown - {name}) >= LIMITS.workers_of(owner)
+        reward = self.random.choice((10, 50)) * KUDOS
         try:
-            worker = await self.pool.worker(name)
+            worker = await self.pool.workers.check_in(owner, name, DECLARATION, reward=reward)
         except NO_CHECK_IN:
             return None
-        except errors.TooManyWorkersTrusted:
+        except (errors.TooManyWorkersTrusted, errors.TooManyWorkers):
             assert name not in shown
             self.met["too many workers"] += 1
             return None
-        known = self.model.workers.get(worker.id)
-        if known is None:
+        self.pool.names[name] = worker
+        if worker.id not in self.model.workers:
             assert name not in shown
             assert not full
-            known = self.model.workers[worker.id] = Worker()
+        self.model.check_in(worker.id, owner.id, reward=reward)
+        known = self.model.workers[worker.id]
         assert (worker.maintenance, worker.paused) == (known.maintenance, known.paused)
         self.names[worker.id] = worker.name
         return worker
 
-    async def _names_of(self, _user_id: int) -> frozenset[str]:
-        return frozenset(name for name, *_ in (await self.watch.look())["worker"].values())
+    async def _names_of(self, user_id: int) -> frozenset[str]:
+        seen = await self.watch.look()
+        return frozenset(name for name, user, *_ in seen["worker"].values() if user == str(user_id))
+
+    def _owner_of(self, worker_id: str) -> Account:
+        newcomer = self.model.workers[worker_id].owner == self.accounts[1].id
+        return self.accounts[1] if newcomer else self.trusted
 
     async def _pause(self, name: str) -> None:
         worker = await self._checked_in(name)
         assert worker is not None
         known = await workers.find(self.pool.log, worker.id)
-        account = self.pool.owner._replace(moderator=True)
+        account = self.trusted._replace(moderator=True)
         change = workers.Change(paused=True)
         await workers.change_worker(self.pool.log, account, known, change)
         self.model.workers[worker.id].paused = True
+        self.model.workers[worker.id].paused_ms = self.model.now
 
     async def change_worker(self) -> None:
         worker = await self._worker()
@@ -426,16 +566,17 @@ class Player:
         change = workers.Change(
             maintenance=maintenance, paused=paused, info=self.random.choice((None, "", "Attic"))
         )
-        account = self.pool.owner._replace(moderator=self.random.random() < 0.8)
+        account = self._owner_of(worker.id)._replace(moderator=self.random.random() < 0.8)
         refused = paused is not None and not account.moderator
-        await self._foretold(
+        await self.foretold(
             errors.NotModerator if refused else None,
             workers.change_worker(self.pool.log, account, worker, change),
         )
         if not refused:
             known = self.model.workers[worker.id]
             known.maintenance = known.maintenance if maintenance is None else maintenance
-            known.paused = known.paused if paused is None else paused
+            if paused is not None:
+                known.paused, known.paused_ms = paused, self.model.now
 
     async def rename_worker(self) -> None:
         """Carried out by the settler."""
@@ -443,21 +584,23 @@ class Player:
         if worker is not None:
             try:
                 name = self.random.choice(NAMES)
-                await workers.claim_name(self.pool.log, self.pool.owner, worker, name)
+                owner = self._owner_of(worker.id)
+                await workers.claim_name(self.pool.log, owner, worker, name)
             except (errors.WorkerNameAlreadyExists, errors.SettlerBehind):
                 return
 
     async def delete_worker(self) -> None:
         worker = await self._worker()
         if worker is not None:
-            await workers.delete_worker(self.pool.log, self.pool.owner, worker, idle)
+            owner = self._owner_of(worker.id)
+            await workers.delete_worker(self.pool.log, owner, worker, idle)
             del self.model.workers[worker.id]
 
     async def _worker(self) -> workers.Known | None:
         """One that was seen; None where it is gone by now."""
         id_ = self.random.choice([*self.names, NOBODY])
         outcome = None if id_ in self.model.workers else errors.WorkerNotFound
-        found = await self._foretold(outcome, workers.find(self.pool.log, id_))
+        found = await self.foretold(outcome, workers.find(self.pool.log, id_))
         return None if isinstance(found, errors.Refused) else found
 
     # the service
@@ -485,6 +628,9 @@ class Player:
     async def pass_long(self) -> None:
         await self._pass(1_300_000)
 
+    async def pass_week(self) -> None:
+        await self._pass(7 * 86_400_000)
+
     async def sweep(self) -> None:
         foretold = self.model.sweep()
         swept = await self.pool.sweep()
@@ -498,7 +644,13 @@ class Player:
         self.met["dropped too many"] += after - before
         exhausted = sum(request.exhausted for request in self.model.requests.values())
         self.met["exhausted"] = max(exhausted, self.met["exhausted"])
+        for what in ("lifted", "promoted", "uptime"):
+            self.met[what] = getattr(self.model.bank, what)
         await self._settled(())
+
+    def settled(self, *, quick: bool) -> Settled:
+        """A settler that is waited for in vain, unless it is quick."""
+        return self._settled if quick else never_settled
 
     async def _settled(self, _heads: Sequence[Position]) -> bool:
         """By settlers that go on from where they were, or by new ones."""

@@ -10,6 +10,7 @@ from events.keys import EPHEMERAL
 from handlers.log import Log
 from handlers.replay import keys_of, rebuild_state
 from handlers.verify import verify
+from tests.handlers.invariants import check_settled
 from tests.handlers.player import Player
 from tests.handlers.pool import Pool
 
@@ -22,11 +23,26 @@ MET = (
     "ChatProgressNotStreaming",
     "ChatProgressOutOfSequence",
     "DuplicateGen",
+    "FaultWhenKudosReceiving",
+    "FaultWhenKudosSending",
+    "Forbidden",
+    "IdempotencyKeyConflict",
+    "InvalidAPIKey",
     "InvalidJobID",
+    "InvalidTargetUsername",
+    "KudosTransferFromAnon",
+    "KudosTransferNotEnough",
+    "KudosTransferToAnon",
+    "KudosTransferToSelf",
+    "KudosUpfront",
     "NotModerator",
     "OperationKeyConflict",
     "RequestNotFound",
     "SettlerBehind",
+    "SharedKeyEmpty",
+    "SharedKeyExpired",
+    "SharedKeyInsufficientKudos",
+    "TooFastKudosTransfers",
     "TooManyPrompts",
     "WorkerNotFound",
     "abandoned",
@@ -35,10 +51,15 @@ MET = (
     "dropped too many",
     "exhausted",
     "expired",
+    "given",
     "given again",
+    "given before",
     "held off",
     "lapsed",
+    "lifted",
+    "promoted",
     "too many workers",
+    "uptime",
 )
 """What a long run comes across, or it shows little."""
 
@@ -84,4 +105,9 @@ async def test_every_command_does_what_the_model_does_and_every_request_comes_to
         left = await keys_of(pool.log, partition, "state")
         for ended in ("horde:request:", "horde:generation:", "horde:claim:", "horde:due:"):
             assert not [key for key in left if ended in key]
+    await check_settled(pool)
+    for id_ in player.model.bank.accounts:
+        account = await pool.hash(pool.log.keys.account(id_))
+        assert account.get("held", "0") == "0"
+        assert not [name for name in account if name.startswith(("admission:", "held:", "scope:"))]
     assert commands <= SHORT or {what for what in MET if not player.met[what]} == set()

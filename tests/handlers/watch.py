@@ -4,6 +4,7 @@ its kind of key should."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import redis.asyncio
@@ -24,6 +25,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local wrong, seen = {}, {}
 for _, key in ipairs(redis.call("KEYS", "*")) do
   local bare, kind = string.gsub(key, "^{%d+}", ""), "unknown"
+  local partition = string.match(key, "^{(%d+)}") or "0"
   for _, each in ipairs(kinds) do
     if string.sub(bare, 1, #each[1]) == each[1] then kind = each[2] end
   end
@@ -35,9 +37,13 @@ for _, key in ipairs(redis.call("KEYS", "*")) do
       local values
       if fields[1] == "*" then values = redis.call("HGETALL", key)
       elseif fields[1] == "#" then values = {redis.call("XLEN", key)}
+      elseif fields[1] == "{" then values = redis.call("SMEMBERS", key)
+      elseif fields[1] == "[" then values = redis.call("LRANGE", key, 0, -1)
       elseif fields[1] == "<" then values = redis.call("ZRANGE", key, 0, -1)
       else values = redis.call("HMGET", key, unpack(fields)) end
-      seen[#seen + 1] = {string.sub(bare, #prefix + 1), prefix, values}
+      -- What a partition has one of is called by the partition's number.
+      local name = bare == prefix and partition or string.sub(bare, #prefix + 1)
+      seen[#seen + 1] = {name, prefix, values}
     end
   end
 end
@@ -65,8 +71,24 @@ _FIELDS = {
     "horde:decoy:": ("state", "assigned_ms"),
     "horde:chat:lease:": ("seq", "cancelled", "started_ms", "job_ttl"),
     "horde:chat:stream:": ("#",),
-    "horde:worker:": ("name", "maintenance", "paused", "aborts", "nonconformant"),
+    "horde:worker:": (
+        "name",
+        "user",
+        "checked_in_ms",
+        "uptime_ms",
+        "rewarded_uptime_ms",
+        "paused_ms",
+        "trusted",
+        "maintenance",
+        "paused",
+        "aborts",
+        "nonconformant",
+    ),
     "horde:account:": ("*",),
+    "horde:clearing": ("*",),
+    "horde:shared_key:": ("user", "kudos", "utilized", "expiry_ms"),
+    "horde:shared_keys:": ("{",),
+    "horde:transfers:": ("[",),
     "horde:claim:": ("request", "fingerprint", "deadline_ms"),
     "horde:content:": ("*",),
     "horde:due:": ("<",),
@@ -87,7 +109,7 @@ class Seen:
             )  # there is one due-set a partition
 
     def __getitem__(self, kind: str) -> dict[str, list[str]]:
-        return self._kinds[f"horde:{kind}:"]
+        return self._kinds.get(f"horde:{kind}:") or self._kinds.get(f"horde:{kind}", {})
 
     def fields(self, kind: str, name: str) -> dict[str, str]:
         """A hash of which everything was read."""
@@ -122,7 +144,9 @@ class Watch:
         self._check_due(seen)
         self._check_jobs(seen, spent, until)
         self._check_accounts(seen)
-        self._check_workers(seen)
+        self._check_ledger(seen, spent)
+        self._check_transfers(seen, spent)
+        self._check_workers(seen, spent)
         model.now = until
 
     def _check_requests(self, seen: Seen, spent: int) -> None:
@@ -193,9 +217,10 @@ class Watch:
             stored, scopes = {}, {}
             for name, value in fields.items():
                 if name.startswith("admission:"):
-                    jobs, deadline, key, named, *_ = value.split(":")
+                    jobs, deadline, key, named, held, tax, shared_key = value.split(":")
                     stored[name.removeprefix("admission:")] = (
                         int(jobs), int(deadline), key, tuple(filter(None, named.split(","))),
+                        int(held), int(tax), shared_key,
                     )  # fmt: skip
                 elif name.startswith("scope:"):
                     scopes[name.removeprefix("scope:")] = int(value)
@@ -214,19 +239,79 @@ class Watch:
             f"{account}:{key}": tuple(claim) for (account, key), claim in self._model.claims.items()
         }
 
-    def _check_workers(self, seen: Seen) -> None:
+    def _check_ledger(self, seen: Seen, spent: int) -> None:
+        """Every account, every shared key, and the other side of it all."""
+        bank, totals = self._model.bank, Counter[int]()
+        assert seen["account"].keys() == {str(id_) for id_ in bank.accounts}
+        for id_, account in bank.accounts.items():
+            fields = seen.fields("account", str(id_))
+            assert int(fields["kudos"]) == account.kudos >= account.floor, id_
+            assert int(fields["floor"]) == account.floor
+            assert int(fields.get("escrow", 0)) == account.escrow >= 0
+            assert int(fields.get("suspicious", 0)) == account.suspicious
+            assert (fields["trusted"] == "1") == account.trusted
+            account.created = _exact(account.created, fields["created_ms"], spent)
+            account.trusted_ms = _exact(account.trusted_ms, fields.get("trusted_ms", "0"), spent)
+            held = {name: int(amount) for name, amount in fields.items() if name[:4] == "held"}
+            counted = self._model.held_of(id_)
+            assert held.pop("held", 0) == counted.pop("")
+            assert held == {f"held:{key}": amount for key, amount in counted.items() if amount}
+            totals[id_ % bank.partitions] += account.kudos + account.escrow
+        stored = {
+            (int(partition), cause): int(amount)
+            for partition in seen["clearing"]
+            for cause, amount in seen.fields("clearing", partition).items()
+        }
+        assert Counter(stored) == bank.clearing
+        for (partition, _), amount in stored.items():
+            totals[partition] += amount
+        assert not any(totals.values()), totals
+        assert seen["shared_key"].keys() == bank.keys.keys()
+        for id_, key in bank.keys.items():
+            user, kudos, utilized, expiry = seen["shared_key"][id_]
+            assert (int(user), int(kudos), int(utilized)) == (key.user, key.kudos, key.utilized)
+            key.expiry = _exact(key.expiry, expiry, spent)
+        owned = {int(user): set(ids) for user, ids in seen["shared_keys"].items()}
+        assert owned == {
+            user: {id_ for id_, key in bank.keys.items() if key.user == user}
+            for user in {key.user for key in bank.keys.values()}
+        }
+
+    def _check_transfers(self, seen: Seen, spent: int) -> None:
+        """What accounts remember of them, newest first."""
+        for id_, account in self._model.bank.accounts.items():
+            lines = [line.split("|") for line in seen["transfers"].get(str(id_), [])]
+            assert len(lines) == len(account.notes)
+            for (kind, id, key, other, amount, position), note in zip(
+                lines, account.notes, strict=True
+            ):
+                transfer = note.transfer
+                transfer.id = transfer.id or id
+                assert (kind, id, other, int(amount)) == (
+                    note.kind, transfer.id, note.other, transfer.amount,
+                )  # fmt: skip
+                assert key == (transfer.key if kind == "out" else "")
+                note.at = _exact(note.at, position.split("-")[0], spent)
+
+    def _check_workers(self, seen: Seen, spent: int) -> None:
         stored = seen["worker"]
         assert stored.keys() == self._model.workers.keys()
         names = [name for name, *_ in stored.values()]
         assert len(set(names)) == len(names), "two workers of one name"
         for id_, worker in self._model.workers.items():
-            _, *facts = stored[id_]
+            _, user, since, uptime, rewarded, paused, *facts = stored[id_]
+            assert int(user) == worker.owner
+            worker.seen = _exact(worker.seen, since, spent)
+            worker.uptime = _exact(worker.uptime, uptime, spent)
+            worker.rewarded = _exact(worker.rewarded, rewarded, spent)
+            worker.paused_ms = _exact(worker.paused_ms, paused or "0", spent)
             assert facts == _worker_facts(worker, facts), id_
 
 
 def _worker_facts(worker: Worker, stored: list[str]) -> list[str | None]:
-    never = stored[3] is None and not worker.nonconformant
+    never = stored[-1] is None and not worker.nonconformant
     return [
+        str(int(worker.trusted)),
         str(int(worker.maintenance)),
         str(int(worker.paused)),
         str(worker.aborts),
