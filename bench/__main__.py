@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from bench import queued, report, validation
+from bench import queued, report, spot, validation
 from bench.rig import BenchFailed, Generator, Result, Target, ceilings, facts, folder, service
 
 WARM_UP = 1.0
@@ -73,6 +73,9 @@ class Round:
         ):
             report.note(name)
             self.found[name] = validation.run(size, seconds)
+        for name in spot.KINDS:
+            report.note(name)
+            self.found[name] = spot.run(name, seconds)
         store_ = take("store", store, kind="closed", request="store", connections=CONNECTIONS)
         rate = len(store_.times) / seconds
         take("store, a tenth", store, kind="paced", rate=rate / 10, connections=CONNECTIONS)

@@ -30,8 +30,13 @@ UNLIMITED = {
     "HORDE_WORKERS_PER_USER": "100000",
 }
 """All load comes from few accounts at one address."""
-_ROLES = {"client": ("--trusted",), "worker": ("--trusted",), "newcomer": ()}
-"""Who is there: a client and two owners of workers."""
+_ROLES = {
+    "client": ("--trusted", "--kudos", "1000000000"),
+    "worker": ("--trusted",),
+    "newcomer": (),
+}
+"""Who is there: a client, whose balance pays for all that it asks for (one at its floor would be
+lifted again and again), and two owners of workers."""
 _START_SECONDS = 60.0
 
 
