@@ -8,6 +8,7 @@ from tests.api.site import MESSAGE, MODEL, Site
 from tests.spec import spec
 
 
+@spec("Pricing", 10)
 async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
     any_site: Site,
 ) -> None:

@@ -49,6 +49,7 @@ async def reply(site: Site, generation_id: str, **changed: Any) -> httpx.Respons
 
 
 @spec("Text requests", 1, 2, 14, 15, 18)
+@spec("Pricing", 11)
 async def test_a_text_request_is_queued_pulled_answered_and_read_back(any_site: Site) -> None:
     site = any_site
     await site.pop()  # the worker shows itself

@@ -8,6 +8,7 @@ from events.base import KUDOS
 from events.prices import Rate, escrow_of, quantised
 from handlers.chat import estimate, pricing
 from handlers.reference import Model, Reference
+from tests.spec import spec
 
 REFERENCE = Reference(
     lambda: {"8B": Model(8_030_000_000), "70B": Model(70_000_000_000), "1B": Model(10**9)}
@@ -42,6 +43,7 @@ def test_the_worked_examples(models: list[str], max_length: int, context: int, q
     assert pricing.quote(max_length, context, size=size) == quoted
 
 
+@spec("Pricing", 5)
 def test_the_first_listed_model_is_quoted() -> None:
     assert TARIFF.quoted_size(["70B", "1B"]) == 70
     assert TARIFF.quoted_size(["1B-Q4_K_M", "70B"]) == 1
@@ -91,6 +93,7 @@ def test_the_context_factor_of_a_prompt(tokens: int, factor: float) -> None:
     assert {rate.price(characters, 4096) for characters in (0, 9999)} == {round(factor * KUDOS)}
 
 
+@spec("Pricing", 3)
 @pytest.mark.parametrize(
     ("asked", "characters", "max_length", "price"),
     [
@@ -126,6 +129,7 @@ def test_a_request_for_certain_workers_is_worth_next_to_nothing_where_that_is_se
     assert guarded.rate(terms()) == TARIFF.rate(targeted) == TARIFF.rate(terms())
 
 
+@spec("Pricing", 4)
 @pytest.mark.parametrize(
     ("models", "max_length", "jobs", "upfront"),
     [

@@ -54,6 +54,7 @@ def test_a_reply_is_stored_as_its_message() -> None:
 
 
 @spec("Reasoning", 1, 2)
+@spec("Pricing", 2)
 def test_calls_and_reasoning_are_stored_and_counted() -> None:
     sent = message(content=None, tool_calls=[CALL | {"index": 0}], reasoning_content="hm", audio=1)
     found = stored(message=sent, finish_reason="tool_calls")
