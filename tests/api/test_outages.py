@@ -95,6 +95,7 @@ async def test_redis_away(outage: Outage, away: Way) -> None:
     await is_away(site.progress(outage.running["id"], 1, "x"), "ChatProgressUnavailable")
     await is_away(site.reply(outage.running["id"]), "RedisUnavailable")
     await is_away(site.cancel(outage.waiting), "RedisUnavailable")
+    await is_away(site.http.get("/v2/users/1"), "RedisUnavailable")
     nobodys = "00000000-0000-4000-8000-000000000000"
     await is_away(site.status(nobodys), "RedisUnavailable")
 
@@ -122,6 +123,7 @@ async def test_postgres_away(outage: Outage, away: Way) -> None:
     await is_away(site.status(outage.done), "DatabaseUnavailable")
     await is_away(site.pop(), "DatabaseUnavailable")
     await is_away(site.pop(wait=10), "DatabaseUnavailable")
+    await is_away(site.http.get("/v2/users/1"), "DatabaseUnavailable")
     ready = await within_a_second(site.http.get("/health/ready"))
     assert (ready.status_code, ready.json()["failing"]) == (503, ["postgres"])
 

@@ -10,13 +10,16 @@ import pytest
 
 from events import types
 from events.keys import Keys
-from handlers import errors, pop
+from handlers import account_changes, errors, passkeys, pop, shared_keys, users
+from handlers.account_changes import Change
+from handlers.accounts import Accounts
 from handlers.limits import Limits
 from handlers.log import Log
+from handlers.shared_keys import Terms
 from lua.link import Link
 from tests.handlers.driver import Driver
 from tests.handlers.invariants import check_settled
-from tests.handlers.pool import DECLARATION, MODEL, Pool, operation_of, request_of
+from tests.handlers.pool import DECLARATION, MODEL, SECRET, Pool, operation_of, request_of
 from tests.proxy import Proxy
 
 
@@ -85,6 +88,36 @@ async def test_commands_whose_answers_get_lost_take_effect_once(
     undone = {event.request_id for event in await _events(pool, types.Cancelled | types.Expired)}
     for event in await _events(pool, types.Submitted):
         assert event.request_id in told | undone, "queued for nobody"
+
+
+async def test_changes_of_accounts_whose_answers_get_lost_take_effect_once(
+    pool: Pool, proxy: Proxy
+) -> None:
+    log, id_ = pool.log, pool.client.id
+    await account_changes.change_account(log, id_, Change(roles={"service": True}))
+    proxy.drop_at_random(3, 1)
+    shared = [await shared_keys.open_shared_key(log, pool.client, Terms()) for _ in range(3)]
+    passkey = [await passkeys.set_passkey(log, SECRET, id_, wanted=True) for _ in range(5)][-1]
+    api_key = [await account_changes.rekey_account(log, SECRET, id_) for _ in range(5)][-1]
+    proxy.drop_at_random(0, 1)
+
+    assert proxy.dropped > 5
+    assert await users.shared_keys_of(log, id_) == sorted(shared)
+    known = passkeys.Passkeys(log, SECRET)
+    await known.refresh()
+    assert known.known(passkey)
+    assert (await Accounts(log, SECRET).find(api_key)).id == id_
+    for kind, many in (
+        (types.SharedKeyOpened, 3),
+        (types.PasskeyChanged, 5),
+        (types.AccountRekeyed, 5),
+    ):
+        assert len(await _events(pool, kind)) == many
+
+    proxy.drop_at_random(2, 2)
+    await account_changes.delete_account(log, id_)
+    proxy.drop_at_random(0, 2)
+    assert len(await _events(pool, types.AccountDeleted)) == 1
 
 
 async def test_a_job_whose_assignment_got_no_answer_waits_again(pool: Pool, proxy: Proxy) -> None:
