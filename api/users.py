@@ -3,7 +3,7 @@
 Decisions where the specification is open:
 
 * Balances, roles and limits are those of this moment; records, and the parts of a balance, are as
-  the read model has them. Nothing is kept: an owner is told at once what was changed.
+  the read model has them. An owner is told at once what was changed; lists are kept for a while.
 * Nobody is the owner of the anonymous account: it is told of as to everyone, and nothing of it is
   changed.
 * A passkey is told once, when it is made, as an API key is.
@@ -25,6 +25,7 @@ from msgspec import UNSET, Meta, UnsetType
 from api import auth, query
 from api.body import Bodies
 from api.errors import JSON
+from api.kept import Kept
 from events.base import KUDOS
 from handlers import shared_keys, users
 from handlers.account_changes import (
@@ -59,6 +60,8 @@ BODY_BYTES = 2**14
 _SHORTEST_NAME = 3
 _MOST_DIGITS = 18
 _MOST_PAGE = 1_000_000
+_PAGE_SECONDS = 30.0
+"""For which a page of the list is kept: each is cut out of all accounts in their order."""
 _SORTS = ("kudos", "age")
 _MULTIPLIER = 1000
 ROLES = ("trusted", "moderator", "flagged", "customizer", "service", "education", "special", "vpn")
@@ -274,12 +277,19 @@ class People:
         self._log = log
         self._limits = limits
         self._database = database
+        self._pages: Kept[tuple[int, rows.Order], list[ShownUser]] = Kept(
+            0 if log.test else _PAGE_SECONDS
+        )
 
     async def page(self, number: int, sort: rows.Order) -> list[ShownUser]:
         """25 of them, as the read model has them. Raise DatabaseUnavailable, RedisUnavailable."""
-        found = await rows.page(self._database, number, sort)
-        now_ms = await self._log.now_ms(0)
-        return [self._public(_projected(row), row, now_ms) for row in found]
+
+        async def read() -> list[ShownUser]:
+            found = await rows.page(self._database, number, sort)
+            now_ms = await self._log.now_ms(0)
+            return [self._public(_projected(row), row, now_ms) for row in found]
+
+        return await self._pages.get((number, sort), read)
 
     async def one(self, user_id: int, caller: Account | None) -> ShownUser:
         """One, as the caller may see it. Raise UserNotFound, and as `page` does."""

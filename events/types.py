@@ -449,7 +449,7 @@ class AccountOpened(Event, frozen=True, kw_only=True, tag="account-opened"):
     flagged: bool = False
     kind: str = "registered"  # anonymous, pseudonymous
     floor: int = 0  # the least that its balance may be
-    concurrency: int = 0  # jobs that may wait at once; 0: as many as the settings say
+    concurrency: int = 0  # jobs that may wait at once; 0: as the settings say, -1: none
     roles: tuple[str, ...] = ()  # those of events/roles.py beside the three above
     user_id: int = 0
 
@@ -465,10 +465,10 @@ class AccountChanged(Event, frozen=True, kw_only=True, tag="account-changed"):
     by: int = -1  # the account that did; -1: the operator
     roles: tuple[str, ...] = ()  # of the roles that `changed` names, those that it has now
     name: str = ""
-    concurrency: int = 0  # 0: as many as the settings say
-    worker_invited: int = 0  # workers that it may have beyond the usual
+    concurrency: int = 0  # as in account-opened
+    worker_invited: int = 0  # workers that it may have, where that is more than trusted ones may
     public_workers: bool = False  # its workers' owner is told
-    monthly_kudos: int = 0
+    monthly_kudos: int = 0  # 10^-4
     usage_multiplier: int = 0  # 10^-3
     suspicious: int = 0  # replies that came too fast to be believed, counted from here
 
