@@ -32,6 +32,8 @@ class Job:
     streamed: bool
     since: int
     owner: int = 0
+    cap: int = 0
+    """Seconds from its beginning that renewals of its lease never pass."""
     terms: Priced | None = None
     decoy: bool = False
     state: str = "pending"
@@ -443,12 +445,12 @@ class Model:
     def renewal(self, job: Job, now: int) -> int:
         """Seconds that a lease lives, from its beginning, where it is renewed now."""
         longer = math.ceil((now - job.since) / 1000 + self.limits.text_job_lease)
-        return max(job.ttl, min(self.limits.trusted_lease_cap, longer))
+        return max(job.ttl, min(job.cap, longer))
 
     def _renew(self, job: Job, ttl: int) -> None:
         job.ttl = ttl
         if job.ends > job.logged:
-            cap = job.since + self.limits.trusted_lease_cap * 1000
+            cap = job.since + job.cap * 1000
             job.logged = min(cap, job.ends + self.limits.progress_slack * 1000)
 
     def renewed_later(self, job: Job, ttl: int) -> None:

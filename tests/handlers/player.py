@@ -399,9 +399,9 @@ class Player:
             return
         owner, prompt = worker.owner, self.model.requests[id_].prompt
         terms = Priced(model == MODEL, prompt, LENGTH, validated, owner.trusted)
-        self.model.assigned(
-            Job(job.generation_id, id_, worker.id, job.stream, job.position.ms, owner.id, terms)
-        )
+        taken = self._taken(worker, job, job.position.ms)
+        taken.terms = terms
+        self.model.assigned(taken)
         assert job.stream == self.model.requests[id_].streamed
         self.jobs.append((id_, job.generation_id))
 
@@ -411,12 +411,16 @@ class Player:
         assert (job is not None) == gets
         if job is not None:
             self.met["decoys"] += 1
-            since = self.model.now
-            owner = worker.owner.id
-            self.model.trick(
-                Job(job.generation_id, id_, worker.id, job.stream, since, owner, decoy=True)
-            )
+            decoy = self._taken(worker, job, self.model.now)
+            decoy.decoy = True
+            self.model.trick(decoy)
             self.jobs.append((id_, job.generation_id))
+
+    def _taken(self, worker: pop.Worker, job: pop.Assignment, since: int) -> Job:
+        cap = LIMITS.lease_cap_of(worker.owner)
+        return Job(
+            job.generation_id, job.request_id, worker.id, job.stream, since, worker.owner.id, cap
+        )
 
     async def reply(self) -> None:
         if not self.jobs:
