@@ -447,6 +447,14 @@ async def test_an_empty_shared_key_gets_what_idle_workers_give(idle: Site) -> No
     assert (await request(idle, answer))["user"] == "0"
 
 
+async def test_an_empty_shared_key_of_another_partition_is_as_good_as_none(any_site: Site) -> None:
+    for _ in range(4):
+        _, key = await account(any_site)
+        empty = await shared(any_site, key, kudos=0)
+        answer = await any_site.post(CHAT, chat(512), empty)
+        assert answer.status_code == 202, answer.text
+
+
 async def test_a_shared_key_spends_its_owner_s_kudos_up_to_its_budget(tight: Site) -> None:
     user_id, key = await account(tight, 1000)
     budget = await shared(tight, key, kudos=100)

@@ -26,7 +26,7 @@ MOST_BODY = 250_000
 @contextlib.asynccontextmanager
 async def failing(redis_url: str, migrated_url: str, *wrong: str) -> AsyncIterator[Site]:
     """A site of which these circumstances hold."""
-    settings: dict[str, Any] = {"max_chat_body_bytes": MOST_BODY}
+    settings: dict[str, Any] = {"max_chat_body_bytes": MOST_BODY, "text_free_output_ceiling": 512}
     if "admission" in wrong:
         settings["chat_admission_enabled"] = False
     if "concurrency" in wrong:
@@ -40,6 +40,8 @@ async def failing(redis_url: str, migrated_url: str, *wrong: str) -> AsyncIterat
             await set_modes(site.parts.log, site.parts.limits, maintenance=True)
         if "timeout" in wrong:
             await site.parts.timeouts.set("127.0.0.1", 5)
+        if "upfront" in wrong:
+            site.client_key = site.owner_key  # of an account with nothing to spend
         await site.settle()
         yield site
 
@@ -73,6 +75,8 @@ def sent(*wrong: str) -> tuple[dict[str, Any], str | None]:
                 body |= STOPS
             case "kudos":
                 horde["max_kudos"] = 1
+            case "upfront":
+                body["max_tokens"] = 513
     return body | {"horde": horde}, key
 
 
@@ -93,6 +97,7 @@ CHECKS: list[tuple[str, str, int, str]] = [
     ("the context", "long", 400, "PromptExceedsContext"),
     ("the params", "stops", 400, "TooManyStopSequences"),
     ("the kudos cap", "kudos", 400, "ChatKudosCapExceeded"),
+    ("kudos upfront", "upfront", 403, "KudosUpfront"),
 ]
 PAIRS = [
     (earlier, later)

@@ -11,9 +11,11 @@ import httpx
 import pytest
 
 from hordechat.datadir import free_port
-from tests.api.site import MESSAGE, Site, opened
+from tests.api.site import MESSAGE, MODEL, Site, opened
 from tests.proxy import Proxy
 from tests.spec import spec
+
+TEXT = "/v2/generate/text/async"
 
 SECOND = 1.05
 """What "within a second" is on a machine that has other things to do."""
@@ -129,6 +131,17 @@ async def test_postgres_away(outage: Outage, away: Way) -> None:
 
     # What needs Redis alone goes on.
     assert (await within_a_second(site.submit())).status_code == 202
+    free = {"prompt": "hi", "models": [MODEL], "params": {"max_length": 512}}
+    assert (await within_a_second(site.post(TEXT, free, site.owner_key))).status_code == 202
+    # What is free above the floor cannot be found out: who has the kudos need not wait for it.
+    more = free | {"params": {"max_length": 513}}
+    assert (await within_a_second(site.post(TEXT, more, site.client_key))).status_code == 202
+    await site.settle()
+    short = await within_a_second(site.post(TEXT, more, site.owner_key))
+    assert (short.status_code, short.json()["rc"]) in {
+        (503, "DatabaseUnavailable"),
+        (503, "ReadModelBehind"),
+    }
     assert (await within_a_second(site.progress(outage.running["id"], 1, "x"))).status_code == 200
     assert (await within_a_second(site.reply(outage.running["id"]))).status_code == 200
     await is_away(site.cancel(outage.waiting), "DatabaseUnavailable")

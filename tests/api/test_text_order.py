@@ -63,6 +63,7 @@ CHECKS = [
     Check("TooManyStopSequences", 400, params={"stop_sequence": [str(n) for n in range(129)]}),
     Check("InvalidExtraSourceImages", 400, {"extra_source_images": ["x"]}),
 ]
+UPFRONT = Check("KudosUpfront", 403, {"slow_workers": False})
 LONG_STOP = Check("ExcessiveStopSequence", 400, params={"stop_sequence": ["x" * 2001]})
 
 
@@ -76,6 +77,7 @@ async def strict(redis_url: str, migrated_url: str, tmp_path: Path) -> AsyncIter
         _, site.client_key = await open_account(site.parts.log, SECRET, "bad", flagged=True)
         tail = Tail(redis_url, cluster=False)
         settling = asyncio.create_task(settle(site.parts.log, site.parts.limits, tail, 0))
+        await site.project()
         yield site
         settling.cancel()
         await asyncio.gather(settling, return_exceptions=True)
@@ -127,7 +129,9 @@ async def test_every_check_refuses_and_of_two_the_earlier_one(strict: Site) -> N
     site = strict
     for check in (*CHECKS, LONG_STOP):
         await refused(site, check)
-    for earlier, later in itertools.pairwise(CHECKS):
+    await site.project()  # it is said by what the read model shows, once it has caught up
+    await refused(site, UPFRONT)
+    for earlier, later in itertools.pairwise((*CHECKS, UPFRONT)):
         await refused(site, earlier, later)
 
 
