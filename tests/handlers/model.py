@@ -81,6 +81,8 @@ class Request:
     rc: tuple[str, str] = ("", "")
     faulted_by: str = ""
     """The last worker that did, which may not have it again until `held_off`."""
+    lapsed_by: set[str] = field(default_factory=set)
+    """Workers whose leases ran out in one pass of the janitor: which was the last nobody knows."""
     held_off: int = 0
     generations: list[str] = field(default_factory=list)
     replies: dict[str, bytes] = field(default_factory=dict)
@@ -573,6 +575,7 @@ class Model:
                 continue
             if job.logged < self.now and job.ends < self.now:
                 self._fail(job)
+                self.requests[job.request].lapsed_by.add(job.worker)
                 lapsed += 1
         return lapsed
 

@@ -154,6 +154,9 @@ class Watch:
         assert stored.keys() == known.keys()
         for id_, request in known.items():
             *facts, holdoff, expires, deadline = stored[id_]
+            if facts[-1] in request.lapsed_by:
+                request.faulted_by = facts[-1]
+            request.lapsed_by.clear()
             assert facts == _facts(self._model, request), (id_, request)
             request.expires = _exact(request.expires, expires, spent)
             if request.state == "abandoned":
