@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from events.base import Position
+from events.base import KUDOS, Position
 from events.keys import Keys
 from hordechat import settings
 from hordechat.datadir import DataDir
@@ -179,6 +179,7 @@ def _show(stage: _Stage) -> None:
         _follow(stage, http, request_id, run_.redis_url)
         _show_status(stage, http, request_id)
     asyncio.run(_show_events(stage, request_id))
+    asyncio.run(_show_kudos(stage, request_id, client["username"], owner["username"]))
 
 
 def _start_service(stage: _Stage) -> None:
@@ -357,6 +358,42 @@ async def _show_events(stage: _Stage, request_id: str) -> None:
     for position, word, told in rows:
         table.add_row(f"{position.ms - begin} ms", str(position), word, Text(told))
     stage.console.print(table)
+
+
+async def _show_kudos(stage: _Stage, request_id: str, client: str, owner: str) -> None:
+    """Print what the request cost, and what its worker earned, by the lines of the ledger."""
+    from events.ledger import movements
+    from handlers.replay import read_log
+    from hordechat.opening import open_log
+
+    paid: Counter[str] = Counter()
+    generations: set[str] = set()
+    log = await open_log(settings.load(stage.data.read_environment()))
+    try:
+        # What an account owes for a reply is carried over in front of its admission's end, which
+        # was waited for, and the owner's part beside it: all are in one log here.
+        async for page in read_log(log, 0):
+            for line in (line for entry in page for line in movements(entry.recorded.event)):
+                if line.request_id == request_id:
+                    generations |= {line.generation_id} - {""}
+                    paid[line.cause] -= line.amount
+                    paid["burn"] += line.burn
+                elif line.worker_id and line.generation_id in generations:
+                    paid["earned"] += line.amount + line.escrow
+                    paid["waits"] += line.escrow
+    finally:
+        await log.close()
+    tax, reply, burn, earned, waits = (
+        f"{paid[what] / KUDOS:g}" for what in ("tax", "generation", "burn", "earned", "waits")
+    )
+    told = Text.assemble(
+        ("kudos    ", "bold"),
+        f"{client} paid {(paid['tax'] + paid['generation']) / KUDOS:g}: {tax} as a tax, {reply} "
+        f"for the reply, {burn} of it burnt; {owner} earned {earned}",
+    )
+    if paid["waits"]:
+        told.append(f", {waits} of which waits until {owner} is trusted")
+    stage.console.print(told)
 
 
 class _Row(NamedTuple):
