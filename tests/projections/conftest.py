@@ -16,7 +16,7 @@ from projections.accounts import ACCOUNTS
 from projections.database import Database
 from projections.eligibility import ELIGIBILITY
 from projections.log import Log
-from projections.projector import step
+from projections.projector import Projector
 from projections.session import Session
 from projections.statistics import STATISTICS
 from projections.status import STATUS
@@ -80,8 +80,11 @@ def given(client: redis.Redis, keys: Keys, reader: Log, connected: Session) -> G
 
 def catch_up(reader: Log, connected: Session, count: int = 500) -> None:
     for projection in (STATUS, ELIGIBILITY, STATISTICS, ACCOUNTS):
-        while step(projection, reader, connected, count=count):
+        projector = Projector(projection, reader, connected)
+        projector.resume()
+        while projector.step(count=count):
             pass
+        projector.rest()
 
 
 def rows(connected: Session) -> dict[str, list[Any]]:
