@@ -156,4 +156,6 @@ class Spender:
         await change_account(player.pool.log, newcomer, change)
         account = player.model.bank.accounts[newcomer]
         account.trusted, account.suspicious = trusted, 0
+        if trusted:  # what waited for it is its own
+            account.kudos, account.escrow = account.kudos + account.escrow, 0
         account.trusted_ms = player.model.now if trusted else account.trusted_ms

@@ -416,6 +416,25 @@ async def test_a_reply_too_fast_to_be_believed_takes_no_trust_that_was_earned_be
     assert await _role(pool, owner) == "1"
 
 
+async def test_what_waits_for_trust_is_the_owner_s_with_it_whoever_gives_it(
+    pool: Pool, scratch: Log
+) -> None:
+    """Nobody earns the trust that it has: what waited would wait for ever."""
+    owner = await opened(pool, "newcomer")
+    payer = await opened(pool, "payer", 10_000)
+    await replied(pool, owner, B, payer)
+    await pool.settle()
+    await change_account(pool.log, owner.id, Change(name="still a newcomer"))
+    assert await has(pool, owner) == (round(25 + 324.37, 4), 324.37)
+
+    for _ in range(2):
+        await change_account(pool.log, owner.id, Change(roles={"trusted": True}))
+
+    assert await has(pool, owner) == (round(25 + 2 * 324.37, 4), 0)
+    await check_ledger(pool)
+    assert await verify(pool.log, scratch) == []
+
+
 async def test_a_deleted_account_is_still_paid_and_charged_and_never_trusted(pool: Pool) -> None:
     _trusting(pool, 1)
     owner = await opened(pool, "newcomer")
