@@ -631,7 +631,7 @@ class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
     With an operation key, the request's id is claimed for whoever repeats the submission.
     """
 
-    SCRIPT: ClassVar = ("deadline_ms",)
+    SCRIPT: ClassVar = ("deadline_ms", "refundable")
 
     user_id: int
     request_id: str
@@ -644,6 +644,7 @@ class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
     tax: int = 0  # charged now
     shared_key: str = ""  # with which it is submitted
     deadline_ms: int = 0
+    refundable: int = 0  # of the tax, where the request never comes: not what the floor lifts
 
 
 class WaitingChanged(Event, frozen=True, kw_only=True, tag="waiting-changed"):

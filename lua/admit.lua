@@ -76,6 +76,9 @@ if held > 0 and held > available then return {"SHORT", text(available)} end
 
 local deadline = text(now() + seconds * 1000)
 local keys = {account = account, clearing = clearing, due_admission = due_admission, claim = claim, shared_key = key}
-emit(keys, event_from(11, "deadline_ms", deadline))
+-- What the floor lifts again at once was never paid: given back, it would be kudos out of nothing.
+local above = tonumber(known[2]) - tonumber(known[6] or "0")
+local refundable = text(math.max(0, math.min(tax, above)))
+emit(keys, event_from(11, "deadline_ms", deadline, "refundable", refundable))
 if tax > 0 then lift(keys, user_id) end
 return {"OK", deadline, known[2]}

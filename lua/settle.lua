@@ -72,8 +72,8 @@ changes["name-freed"] = function(keys, e) return call("GET", keys.worker_name) =
 -- What only the target knows of an effect, as field, value, …
 local adds = {}
 adds["released"] = function(keys, e)
-  local _, _, _, _, _, tax = admission_parts(call("HGET", keys.account, "admission:" .. e.request_id))
-  return {"refunded", e.refund == "1" and tax or "0"}
+  local _, _, _, _, _, refundable = admission_parts(call("HGET", keys.account, "admission:" .. e.request_id))
+  return {"refunded", e.refund == "1" and refundable or "0"}
 end
 adds["rewarded"] = function(keys, e)
   local escrowed = 0

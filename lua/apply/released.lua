@@ -1,6 +1,6 @@
 --[[ released: the admission is closed. Keys: account, clearing, due_admission, fences, and shared_key where a refund names one.
 
-The tax of a request that never came is given back.
+The tax of a request that never came is given back, what of it the floor did not lift.
 ]]
 -- use lib/emit
 -- use lib/ledger

@@ -18,9 +18,9 @@ local function count_waiting(account, delta, scopes)
 end
 
 -- What the account keeps of an admission:
--- `<waiting jobs>:<deadline>:<operation key>:<scopes>:<what it still holds>:<tax>:<shared key>`.
-local function admission(waiting, deadline_ms, operation_key, scopes, held, tax, shared_key)
-  return table.concat({waiting, deadline_ms, operation_key, scopes, held, tax, shared_key}, ":")
+-- `<waiting jobs>:<deadline>:<operation key>:<scopes>:<what it still holds>:<what of its tax may be given back>:<shared key>`.
+local function admission(waiting, deadline_ms, operation_key, scopes, held, refundable, shared_key)
+  return table.concat({waiting, deadline_ms, operation_key, scopes, held, refundable, shared_key}, ":")
 end
 
 -- Its parts again, as text; nil where there is no such admission.

@@ -264,12 +264,16 @@ class Bank:
             return errors.KudosUpfront
         return None
 
-    def tax(self, id_: int, amount: int, key: str) -> None:
-        """A request was taken."""
+    def tax(self, id_: int, amount: int, key: str) -> int:
+        """A request was taken; what of it is given back if the request never comes: what the floor
+        lifts was never paid."""
+        account = self.accounts[id_]
+        paid = max(0, min(amount, account.kudos - account.floor))
         self.post(id_, "tax", -amount)
         if key in self.keys:
             self.keys[key].use(amount)
         self.lift(id_)
+        return paid
 
     # between accounts
 

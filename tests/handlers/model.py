@@ -104,7 +104,7 @@ class Admission(NamedTuple):
     key: str
     scopes: tuple[str, ...]
     held: int
-    tax: int
+    tax: int  # once it is admitted: what of it may be given back
     shared_key: str
 
 
@@ -212,8 +212,8 @@ class Model:
 
     def admitted(self, account: int, request_id: str, admission: Admission, print_: str) -> None:
         """It may come until then, and is taxed."""
-        self.admissions[account][request_id] = admission
-        self.bank.tax(account, admission.tax, admission.shared_key)
+        refundable = self.bank.tax(account, admission.tax, admission.shared_key)
+        self.admissions[account][request_id] = admission._replace(tax=refundable)
         if admission.key:
             self.claims[account, admission.key] = Claim(request_id, print_, admission.deadline)
 

@@ -598,6 +598,61 @@ async def test_what_an_admission_cost_that_was_abandoned_is_given_back(pool: Poo
     await check_ledger(pool)
 
 
+async def test_of_a_tax_that_the_floor_lifted_again_nothing_is_given_back(pool: Pool) -> None:
+    """It would be kudos out of nothing, which can be given away: a client that hangs up right after
+    its request was admitted would make a kudo each time, and five more for each image."""
+    poor, nearly = await opened(pool, "poor"), await opened(pool, "nearly", 27)
+    for payer in (poor, nearly):
+        request_id = pool.log.keys.new_request_id()
+        await admit(pool.log, pool.limits, payer, request_id, 1, tax=6 * KUDOS)
+        assert await has(pool, payer) == (25, 0)
+
+    await pool.pass_time(61)
+    await pool.sweep()
+    await pool.settle()
+
+    assert await has(pool, poor) == (25, 0)
+    assert await has(pool, nearly) == (27, 0)
+    await check_ledger(pool)
+
+
+@pytest.mark.parametrize(("changed", "left"), [(0, (0, 1)), (7, (8, 0))])
+async def test_a_shared_key_that_was_switched_off_stays_so_when_a_tax_is_given_back(
+    pool: Pool, changed: int, left: tuple[float, float]
+) -> None:
+    key = await _key(pool, 20)
+    request_id = pool.log.keys.new_request_id()
+    await admit(pool.log, pool.limits, key, request_id, 1, tax=KUDOS)
+    assert key.shared_key is not None
+    known = await shared_keys.find(pool.log, key.shared_key.id)
+    await shared_keys.change_shared_key(
+        pool.log, pool.client, known, shared_keys.Terms(kudos=changed)
+    )
+
+    await pool.pass_time(61)
+    await pool.sweep()
+    await pool.settle()
+
+    assert await has(pool, pool.client) == (100, 0)
+    assert await _left(pool, key) == left
+
+
+async def test_no_more_is_given_back_to_a_shared_key_than_was_spent_with_it(pool: Pool) -> None:
+    """It was off when the tax was charged: nothing was recorded, and nothing is given back."""
+    key = await _key(pool, 0)
+    request_id = pool.log.keys.new_request_id()
+    await admit(pool.log, pool.limits, key, request_id, 1, tax=KUDOS)
+    assert key.shared_key is not None
+    known = await shared_keys.find(pool.log, key.shared_key.id)
+    await shared_keys.change_shared_key(pool.log, pool.client, known, shared_keys.Terms(kudos=5))
+
+    await pool.pass_time(61)
+    await pool.sweep()
+    await pool.settle()
+
+    assert await _left(pool, key) == (5, 0)
+
+
 async def test_an_admission_without_tax_is_abandoned_as_any_other(pool: Pool) -> None:
     """-0 is no integer to Redis: it was appended, then refused, and stopped the settler."""
     key = await _key(pool, 20)
