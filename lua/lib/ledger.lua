@@ -11,11 +11,12 @@ local function post(keys, cause, amount, field) -- luacheck: ignore 211 (not all
   call("HINCRBY", keys.clearing, cause, text(-tonumber(amount)))
 end
 
--- An empty budget records nothing any more; -1 is one without an end.
+-- An empty budget records nothing any more, and no more is given back than was recorded; -1 is one without an end.
 local function use_key(shared_key, amount) -- luacheck: ignore 211
-  if amount == 0 then return end  -- and -0 is no integer to Redis
-  local budget = tonumber(call("HGET", shared_key, "kudos") or "0")
-  if budget == 0 and amount > 0 then return end
+  local k = call("HMGET", shared_key, "kudos", "utilized")
+  local budget = tonumber(k[1] or "0")
+  amount = math.max(amount, -tonumber(k[2] or "0"))
+  if budget == 0 or amount == 0 then return end  -- -0 is no integer to Redis
   call("HINCRBY", shared_key, "utilized", text(amount))
   if budget >= 0 then call("HSET", shared_key, "kudos", text(math.max(0, budget - amount))) end
 end

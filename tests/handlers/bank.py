@@ -101,8 +101,9 @@ class SharedKey:
     utilized: int = 0
 
     def use(self, amount: int) -> None:
-        """So much was spent with it; less than 0 is given back."""
-        if self.kudos == 0 and amount > 0:
+        """So much was spent with it; less than 0 is given back, and no more than was spent."""
+        amount = max(amount, -self.utilized)
+        if self.kudos == 0:
             return
         self.utilized += amount
         if self.kudos >= 0:
