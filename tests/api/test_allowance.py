@@ -14,6 +14,7 @@ import pytest
 
 import api.allowance
 from events.base import KUDOS
+from events.types import Submitted
 from handlers.accounts import FLOORS, open_account
 from handlers.replay import read_log
 from handlers.shared_keys import Terms, open_shared_key
@@ -129,6 +130,16 @@ async def words(site: Site) -> Counter[str]:
     async for page in read_log(site.parts.log, 0):
         found.update(str(type(e.recorded.event).__struct_config__.tag) for e in page)
     return found
+
+
+async def priorities(site: Site) -> list[float]:
+    """Of the requests, in kudos."""
+    return [
+        entry.recorded.event.priority / KUDOS
+        async for page in read_log(site.parts.log, 0)
+        for entry in page
+        if isinstance(entry.recorded.event, Submitted)
+    ]
 
 
 async def decided(site: Site, before: Counter[Point]) -> Counter[Point]:
@@ -432,10 +443,7 @@ async def test_an_empty_shared_key_is_as_good_as_none(tight: Site, ask: Any) -> 
         decision("shared_key", "free", "<=512", "<=512", chat=is_chat): 1,
         decision("shared_key", "refused", "513-1024", "<=512", chat=is_chat): 1,
     }
-    async for page in read_log(tight.parts.log, 0):
-        for entry in page:
-            if entry.recorded.event.__struct_config__.tag == "submitted":
-                assert entry.recorded.event.priority == -50 * KUDOS
+    assert await priorities(tight) == [-50]
 
 
 @spec("Free output allowance", 26)
@@ -464,6 +472,7 @@ async def test_a_shared_key_spends_its_owner_s_kudos_up_to_its_budget(tight: Sit
     free = await submit(tight, chat(512), budget)
     lowered = await submit(tight, text(ABOVE, allow_downgrade=True), budget)
 
+    assert await priorities(tight) == [1025, 1024, -50]  # what it had, less two taxes, and none
     assert (taken["user"], taken["shared_key"]) == (str(user_id), budget)
     assert rc == "SharedKeyInsufficientKudos"
     assert "up to 512 tokens" in message
