@@ -7,13 +7,16 @@ from typing import NamedTuple
 import structlog
 
 from events import codec
+from events.base import KUDOS
 from events.types import Granted
-from handlers.errors import UserNotFound
+from handlers.amounts import MOST
+from handlers.errors import BadRequest, Refused, UserNotFound
 from handlers.log import Log, Refusal
 
 logger = structlog.get_logger()
 
 OPERATOR = -1
+_TOO_MUCH = f"An account has at most {MOST} kudos."
 
 
 class Grant(NamedTuple):
@@ -41,7 +44,7 @@ async def grant(
     by        the account of the moderator who does
     cause     admin, recurring
 
-    Raise UserNotFound.
+    Raise UserNotFound; BadRequest where the account would have more than MOST kudos.
     """
     keys = log.keys
     partition = keys.of_account(user_id)
@@ -56,9 +59,17 @@ async def grant(
                 "transfers": keys.transfers(user_id),
                 "due_recurring": keys.due(partition, "recurring"),
             },
-            {"grant_id": grant_id, "user_id": user_id, "event": codec.encode(event)},
+            {
+                "grant_id": grant_id,
+                "user_id": user_id,
+                "amount": amount,
+                "most": MOST * KUDOS,
+                "event": codec.encode(event),
+            },
         )
-    except Refusal as refusal:  # NO_ACCOUNT
+    except Refusal as refusal:
+        if refusal.word == "TOO_MUCH":
+            raise BadRequest(_TOO_MUCH, errors={"kudos": _TOO_MUCH}) from refusal
         raise UserNotFound from refusal
     logger.info("granted", user_id=user_id, amount=amount, by=by, repeated=repeated == b"1")
     return Grant(int(kudos), repeated == b"1")
@@ -67,10 +78,15 @@ async def grant(
 async def give_monthly(log: Log, user_id: int, due_ms: int) -> bool:
     """Give an account the monthly kudos that were due at that time; whether it was done now.
 
-    The time names the grant: whoever comes second changes nothing.
+    The time names the grant: whoever comes second changes nothing. An account that may not be given
+    as many (any more) keeps nobody else waiting.
     """
     amount = int(await log.read("HGET", log.keys.account(user_id), "monthly_kudos") or 0)
     if not amount:
         return False
-    given = await grant(log, user_id, amount, grant_id=f"monthly {due_ms}", cause="recurring")
+    try:
+        given = await grant(log, user_id, amount, grant_id=f"monthly {due_ms}", cause="recurring")
+    except Refused as refused:
+        logger.warning("monthly_kudos_not_given", user_id=user_id, reason=str(refused))
+        return False
     return not given.repeated

@@ -108,6 +108,14 @@ def _amount(_context: click.Context, _parameter: click.Parameter, text: str) -> 
         raise click.BadParameter(str(refusal)) from None
 
 
+def _opening(context: click.Context, parameter: click.Parameter, text: str) -> int:
+    """The same, and not less than 0."""
+    amount = _amount(context, parameter, text)
+    if amount < 0:
+        raise click.BadParameter("not less than 0")
+    return amount
+
+
 _ROLE = click.Choice(ROLES)
 _CONCURRENCY = click.IntRange(0, 500)
 _CONCURRENCY_HELP = "Jobs of it that may wait at once, instead of HORDE_CONCURRENCY."
@@ -337,7 +345,7 @@ def user() -> None:
 @user.command()
 @_with_data_dir
 @click.argument("name")
-@click.option("--kudos", type=click.FloatRange(min=0), default=0, help="Opening balance.")
+@click.option("--kudos", callback=_opening, default="0", help="Opening balance.")
 @click.option("--trusted", is_flag=True, help="Workers of this account are trusted.")
 @click.option("--moderator", is_flag=True, help="May moderate.")
 @click.option("--flagged", is_flag=True, help="Filters apply to what it submits; no jobs for it.")

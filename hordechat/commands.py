@@ -285,7 +285,7 @@ def user_create(
     settings: Settings,
     *,
     name: str,
-    kudos: float,
+    kudos: int,
     trusted: bool,
     moderator: bool,
     flagged: bool = False,
@@ -293,14 +293,15 @@ def user_create(
     kind: Kind = "registered",
     concurrency: int | None = None,
 ) -> dict[str, object]:
-    """Open an account; the answer is the only place where its key ever stands."""
+    """Open an account with so much, 10^-4 kudos; the answer is the only place where its key ever
+    stands."""
 
     async def work(opened: Log) -> tuple[int, str]:
         return await open_account(
             opened,
             settings.secret,
             name,
-            kudos=round(kudos * KUDOS),
+            kudos=kudos,
             trusted=trusted,
             moderator=moderator,
             flagged=flagged,

@@ -8,7 +8,7 @@ import pytest
 
 from events.base import KUDOS
 from handlers.account_changes import Change, change_account, delete_account
-from handlers.grants import give_monthly
+from handlers.grants import give_monthly, grant
 from handlers.janitor import Janitor
 from tests.handlers.pool import Pool
 
@@ -87,3 +87,15 @@ async def test_a_janitor_that_comes_late_changes_nothing(pool: Pool) -> None:
 
     assert not await give_monthly(pool.log, pool.client.id, int(score))
     assert await pool.snapshot() == before
+
+
+async def test_an_account_that_has_as_much_as_one_may_have_keeps_nobody_waiting(pool: Pool) -> None:
+    """The one behind it is given its kudos, and the rest of the janitor's pass is done."""
+    await grant(pool.log, pool.client.id, 2**53 - 2 * 10**6, grant_id="g")
+    most = await _kudos(pool)
+    await _monthly(pool, 1000)
+    await change_account(pool.log, pool.owner.id, Change(monthly_kudos=12 * KUDOS))
+
+    assert (await pool.sweep()).given == 1
+
+    assert await _kudos(pool) == most

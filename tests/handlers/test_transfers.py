@@ -345,6 +345,10 @@ def test_of_an_idempotency_key_an_hmac_is_kept() -> None:
     assert idempotency_of(SECRET, None) == ""
 
 
+def _at(pool: Pool) -> int:
+    return pool.log.keys.of_account(pool.client.id)
+
+
 async def test_a_grant_is_made_once(pool: Pool, scratch: Log) -> None:
     grants = await asyncio.gather(
         *(grant(pool.log, pool.client.id, 5 * KUDOS, grant_id="g", by=7) for _ in range(5))
@@ -373,6 +377,27 @@ async def test_a_grant_that_takes_ends_at_the_floor(pool: Pool) -> None:
     ]
     assert floored == [types.Floored(user_id=pool.client.id, amount=5 * KUDOS)]
     await check_sum(pool)
+
+
+@pytest.mark.parametrize("before", [{}, {"granted": -(2**62)}, {"floor": -(2**62)}])
+async def test_no_grant_goes_beyond_what_can_be_counted(pool: Pool, before: dict[str, int]) -> None:
+    """Redis refused the sum behind the append: no fold of that log ever came past it."""
+    most, clearing = 2**53 // KUDOS * KUDOS, pool.log.keys.clearing(_at(pool))
+    for cause, amount in before.items():
+        await pool.log.read("HSET", clearing, cause, amount)
+    stood = await pool.snapshot()
+
+    with pytest.raises(errors.BadRequest, match="at most 900719925474"):
+        await grant(pool.log, pool.client.id, -most if "floor" in before else most, grant_id="g")
+
+    assert await pool.snapshot() == stood
+
+
+async def test_an_account_may_be_granted_as_much_as_one_may_have(pool: Pool) -> None:
+    most = 2**53 // KUDOS * KUDOS
+    assert (await grant(pool.log, pool.client.id, most - HAS, grant_id="g")).kudos == most
+    with pytest.raises(errors.BadRequest):
+        await grant(pool.log, pool.client.id, 1, grant_id="h")
 
 
 async def test_nobody_is_granted_nothing(pool: Pool) -> None:

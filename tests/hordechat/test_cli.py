@@ -129,7 +129,7 @@ def test_the_commands_are_those_that_operators_rely_on():
             "user_create",
             {
                 "name": "anna",
-                "kudos": 2.5,
+                "kudos": 25_000,
                 "trusted": True,
                 "moderator": False,
                 "flagged": False,
@@ -277,6 +277,8 @@ def test_without_servers_it_says_what_to_do(run, calls, args, sentence):
         ["up", "--port", "70000"],
         ["worker", "--url", "u", "--api-key", "k", "--name", "w", "--model", "m", "--backend", "x"],
         ["user", "create", "a", "--kudos", "-1"],
+        ["user", "create", "a", "--kudos", "1e308"],
+        ["user", "create", "a", "--kudos", "NaN"],
         ["user", "create", "a", "--kind", "anonymous"],
         ["user", "create", "a", "--role", "king"],
         ["user", "create", "a", "--concurrency", "501"],

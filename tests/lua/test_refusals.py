@@ -548,6 +548,7 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("give_back", "ENDED"): _give_back_finished,
     ("give_back", "GONE"): _give_back_expired,
     ("grant", "NO_ACCOUNT"): lambda pool: grant(pool.log, 10**6, 1, grant_id="g"),
+    ("grant", "TOO_MUCH"): lambda pool: grant(pool.log, pool.client.id, 2**53, grant_id="g"),
     ("lapse", "ENDED"): lambda pool: _lapse(pool, ended=True),
     ("lapse", "NOT_DUE"): lambda pool: _lapse(pool, ended=False),
     ("open_account", "STALE"): _stale_number,
