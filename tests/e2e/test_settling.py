@@ -84,6 +84,7 @@ async def test_two_thousand_jobs_are_paid_for_once_whatever_is_killed(
     up = Up(tmp_path, *flags, env=env).start()
     try:
         await _settled_under_fire(up, Keys(partitions))
+        assert "no difference" in up.cli("ledger", "check")
         assert "no difference" in up.cli("verify")
         assert up.end() == 0, up.program.tail()
     finally:

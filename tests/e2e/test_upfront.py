@@ -26,6 +26,7 @@ FLOOR = 25
 """Kudos that a registered account cannot hold."""
 
 
+@spec("Free output allowance", 2)
 async def test_of_ten_requests_at_once_that_each_need_80_of_100_kudos_one_is_admitted(
     pool: Pool,
 ) -> None:
@@ -47,7 +48,7 @@ async def test_of_ten_requests_at_once_that_each_need_80_of_100_kudos_one_is_adm
     await _cancel(pool, key, {each.body["id"] for each in answers if each.status == 202})
 
 
-@spec("Operation key", 1)
+@spec("Operation key", 4)
 async def test_of_twenty_posts_at_once_with_one_operation_key_there_is_one_request(
     pool: Pool,
 ) -> None:
