@@ -272,7 +272,7 @@ class AccountRow(NamedTuple):
     kind: str  # registered, pseudonymous, anonymous
     trusted_ms: int
     concurrency: int
-    """0: as many as the settings say."""
+    """0: as the settings say; -1: none."""
     worker_invited: int
     public_workers: bool
     monthly_kudos: int
