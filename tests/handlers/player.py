@@ -113,6 +113,7 @@ class Player:
             (self.give_back, 5),
             (self.lose_content, 0.3),
             (self.check_in, 4),
+            (self.stay, 0.1),
             (self.change_worker, 2),
             (self.rename_worker, 0.7),
             (self.delete_worker, 0.5),
@@ -376,7 +377,7 @@ class Player:
         if not self.requests:
             return
         # One of them gets so many jobs that it will have dropped too many some day.
-        (name,) = self.random.choices(WORKERS, (6, 3, 1, 2))
+        (name,) = self.random.choices(WORKERS, (12, 3, 1, 2))
         id_ = self._waiting()
         worker = self.pool.names.get(name)
         if worker is None or self.random.random() < 0.3:
@@ -430,7 +431,7 @@ class Player:
         stored = b'{"reply":%d}' % self._replies
         over = set(self.model.done())
         characters = self.random.choice((3, 250, 801, 5000))
-        ok, unbelievable = self.random.random() < 0.9, self.random.random() < 0.2
+        ok, unbelievable = self.random.random() < 0.9, self.random.random() < 0.35
         outcome = self.model.reply(id_, stored, characters, ok=ok, unbelievable=unbelievable)
 
         async def deliver() -> reply.Stored:
@@ -516,6 +517,15 @@ class Player:
 
     async def check_in(self) -> None:
         await self._checked_in(self.random.choice(NAMES))
+
+    async def stay(self) -> None:
+        """A worker is online for a while."""
+        name = self.random.choice(NAMES)
+        for _ in range(6):
+            await self._pass(120_000)
+            await self._step_clear()
+            await self._checked_in(name)
+            await self.watch.check()
 
     async def _checked_in(self, name: str) -> pop.Worker | None:
         """What it says of itself is what the model says of it."""

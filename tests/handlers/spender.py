@@ -104,6 +104,9 @@ class Spender:
             to, _ = self._some()
         amount = random.choice((1, 3 * KUDOS, 3 * KUDOS, 20 * KUDOS))
         name = random.choice((None, None, None, *"abc"))
+        came = [each.other for each in bank.accounts[giver.id].notes[:3] if each.kind == "in"]
+        if came and random.random() < 0.3:
+            to = came[0]
         if self._last and random.random() < 0.2:
             giver, to, amount, name = self._last
         self._last = giver, to, amount, name
@@ -149,13 +152,15 @@ class Spender:
         assert done.kudos == player.model.bank.accounts[id_].kudos
 
     async def trust(self) -> None:
-        """A moderator takes trust away, or gives it, and forgets what came too fast."""
-        player, trusted = self._player, self._player.random.random() < 0.2
+        """A moderator takes trust away, or gives it; or forgets what came too fast, too."""
+        player, random = self._player, self._player.random
+        trusted, forgotten = random.random() < 0.2, random.random() < 0.3
         newcomer = player.accounts[1].id
-        change = Change(roles={"trusted": trusted}, reset_suspicion=True)
+        change = Change(roles={"trusted": trusted}, reset_suspicion=forgotten)
         await change_account(player.pool.log, newcomer, change)
         account = player.model.bank.accounts[newcomer]
-        account.trusted, account.suspicious = trusted, 0
+        account.trusted = trusted
+        account.suspicious = 0 if forgotten else account.suspicious
         if trusted:  # what waited for it is its own
             account.kudos, account.escrow = account.kudos + account.escrow, 0
         account.trusted_ms = player.model.now if trusted else account.trusted_ms
