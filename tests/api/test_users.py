@@ -126,6 +126,28 @@ async def test_an_account_is_told_more_of_itself_and_moderators_most(site: Site)
     assert await told(site, "/v2/find_user", site.client_key) == own
 
 
+async def test_what_an_account_asked_for_and_what_its_workers_did_is_told(site: Site) -> None:
+    """7.7: by what was asked for, once for each job that is paid for; the tax counts as none."""
+    await site.queued(max_tokens=600)
+    await site.project()
+    await site.reply((await site.popped())["id"])
+    await site.settle()
+    await site.project()
+
+    payer = await told(site, "/v2/find_user", site.client_key)
+    owner = await told(site, "/v2/find_user", site.owner_key)
+
+    assert payer["records"]["usage"]["tokens"] == 600
+    assert owner["records"]["contribution"]["tokens"] == 600
+    assert payer["records"]["request"]["text"] == payer["usage"]["requests"] == 1
+    assert owner["records"]["fulfillment"]["text"] == owner["contributions"]["fulfillments"] == 1
+    assert owner["records"]["usage"]["tokens"] == payer["records"]["contribution"]["tokens"] == 0
+    # 1.2114, of which half waits for trust; 1 of tax and 1 burned; what the floor lifted at first
+    assert payer["kudos_details"]["accumulated"] == -3.2114
+    assert payer["kudos"] == 100_000 - 3.2114
+    assert owner["kudos"] == owner["kudos_details"]["accumulated"] == 25.6014
+
+
 async def test_whoever_shows_its_workers_is_told_of_as_their_owner(site: Site) -> None:
     owner = await site.parts.accounts.find(site.owner_key)
     (worker,) = await told(site, "/v2/workers")
@@ -281,6 +303,9 @@ async def test_who_may_not_change_an_account_changes_nothing(site: Site) -> None
         "NotPrivileged": [
             (site.client_key, id_, {"generate_proxy_passkey": True}),
             (mod, id_, {"generate_proxy_passkey": True}),
+            (site.client_key, id_, {"username": "other", "generate_proxy_passkey": True}),
+            (mod, id_, {"kudos": 5, "trusted": True, "generate_proxy_passkey": True}),
+            (mod, id_, {"service": False, "contact": "me@here", "generate_proxy_passkey": True}),
         ],
         "AnonForbiddenUserMod": [
             (ANONYMOUS_KEY, 0, {"username": "other"}),
@@ -311,6 +336,7 @@ NO_CHANGES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"usage_multiplier": 0.05}, "BadRequest"),
     ({"kudos": 0.00001}, "BadRequest"),
     ({"kudos": 1e300}, "BadRequest"),
+    ({"kudos": 900719925474, "username": "other"}, "BadRequest"),
     ({"kudos": "5"}, "BadRequest"),
     ({"trusted": None}, "BadRequest"),
     ({"worker_invited": -1}, "BadRequest"),

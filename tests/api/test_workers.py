@@ -121,17 +121,21 @@ async def test_the_declaration_is_that_of_the_last_pop(site: Site) -> None:
 
 
 async def test_what_a_worker_did_is_told(site: Site) -> None:
+    rewards = []
     for ended in ({}, {"state": "faulted", "message": ..., "finish_reason": ...}):
         await site.queued()
         await site.project()
         job = await site.popped()
-        await site.reply(job["id"], **ended)
+        rewards.append((await site.reply(job["id"], **ended)).json()["reward"])
     await site.settle()
     await site.project()
 
     shown = await get(site, "/name/w")
 
     assert (shown["requests_fulfilled"], shown["uncompleted_jobs"]) == (1, 1)
+    assert rewards == [1.2114, 0]  # of which half waits until its owner is trusted
+    assert shown["kudos_rewards"] == 1.2114
+    assert shown["kudos_details"] == {"generated": 1.2114, "uptime": None}
     speed, _, unit = shown["performance"].partition(" ")
     assert float(speed) > 1
     assert unit == "tokens per second"

@@ -1,5 +1,5 @@
 """How many jobs an account may have waiting: exact, by model for the anonymous, and only on settled
-state."""
+state. Where its requests stand."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import msgspec
 import pytest
 
 from events import types
-from events.base import Position
+from events.base import KUDOS, Position
 from handlers import errors
-from handlers.accounts import Account
-from handlers.admission import MOST_SCOPES, check_concurrency, never_settled, scopes_of
+from handlers.accounts import Account, SharedKey
+from handlers.admission import (
+    MOST_SCOPES,
+    check_concurrency,
+    never_settled,
+    priority_of,
+    scopes_of,
+)
 from handlers.pop import give_back
 from handlers.submit import submit
 from tests.handlers.pool import MODEL, TARIFF, Pool, request_of
@@ -189,3 +195,41 @@ def test_a_request_that_names_very_many_models_is_counted_for_some(pool: Pool) -
     assert len(scopes) == MOST_SCOPES
     assert scopes_of(anonymous, reversed(named)) == scopes
     assert scopes_of(pool.client, named) == ()
+
+
+@pytest.mark.parametrize(
+    ("balance", "flagged", "priority"),
+    [
+        (12_600.25, False, 12_600.25),
+        (-50, False, -50),
+        (12_600.25, True, 13),
+        (12_500, True, 12),  # halves are rounded to even
+        (10.0001, True, 0),
+        (10, True, -100),
+        (-50, True, -100),
+    ],
+)
+def test_a_request_stands_where_its_account_s_balance_does_or_behind_where_it_is_flagged(
+    balance: float, flagged: bool, priority: float
+) -> None:
+    """text_path_reference.md 3.5."""
+    account = Account(1, "client", False, False, "", flagged)
+
+    assert priority_of(account, round(balance * KUDOS)) == round(priority * KUDOS)
+
+
+def test_a_request_with_an_empty_shared_key_stands_at_fifty_less_than_nothing() -> None:
+    anonymous = Account(0, "", False, False, "", shared_key=SharedKey("", 0, 0, -1))
+
+    assert priority_of(anonymous, 70 * KUDOS) == -50 * KUDOS
+
+
+async def test_its_balance_is_that_of_before_its_tax(pool: Pool) -> None:
+    for _ in range(2):
+        await pool.submitted(request_of())
+
+    assert {
+        entry.recorded.event.priority / KUDOS
+        for entry in await pool.events()
+        if isinstance(entry.recorded.event, types.Submitted)
+    } == {100, 99}
