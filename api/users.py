@@ -43,10 +43,11 @@ from handlers.errors import (
     InvalidAPIKey,
     NotAdmin,
     NotModerator,
+    NotPrivileged,
     NoUserModSelected,
     UserNotFound,
 )
-from handlers.grants import grant
+from handlers.grants import check_grant, grant
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.passkeys import set_passkey
@@ -497,6 +498,11 @@ class UserRoute:
     async def _change(self, caller: Account, user: User, given: dict[str, Any]) -> ShownUserChange:
         amount = amount_of(given["kudos"]) if "kudos" in given else 0
         name = check_name(given["username"]) if "username" in given else None
+        # What is refused changes nothing: it is found out before the first of several commands.
+        check_grant(user.kudos, amount)
+        service = given.get("service", "service" in user.roles)
+        if given.get("generate_proxy_passkey") and not service:
+            raise NotPrivileged
         change = Change(
             name=name,
             roles={role: given[role] for role in ROLES if role in given},

@@ -28,6 +28,12 @@ class Grant(NamedTuple):
     """It was made before: nothing was changed."""
 
 
+def check_grant(kudos: int, amount: int) -> None:
+    """Raise BadRequest where an account that has so much may not be given as much more."""
+    if amount > 0 and kudos + amount > MOST * KUDOS:
+        raise BadRequest(_TOO_MUCH, errors={"kudos": _TOO_MUCH})
+
+
 async def grant(
     log: Log,
     user_id: int,

@@ -34,9 +34,8 @@ if remembered(transfers, "grant", grant_id) then return {"OK", call("HGET", acco
 local a, c = call("HMGET", account, "kudos", "floor"), call("HMGET", clearing, "granted", "floor")
 local left = tonumber(a[1]) + amount
 local lifted = math.max(0, tonumber(a[2] or "0") - left)
-if left > most or math.abs(tonumber(c[1] or "0") - amount) > 2^62 or lifted - tonumber(c[2] or "0") > 2^62 then
-  return {"TOO_MUCH"}
-end
+local uncountable = math.abs(tonumber(c[1] or "0") - amount) > 2^62 or lifted - tonumber(c[2] or "0") > 2^62
+if (amount > 0 and left > most) or uncountable then return {"TOO_MUCH"} end
 
 emit({account = account, clearing = clearing, transfers = transfers, due_recurring = KEYS[6]}, event_from(5))
 lift({account = account, clearing = clearing}, user_id)
