@@ -165,6 +165,7 @@ def decision(requester: str, outcome: str, asked: str, free: str, *, chat: bool)
 # parallel submissions
 
 
+@spec("Kudos", 8)
 @spec("Free output allowance", 2)
 @pytest.mark.parametrize("body", [chat(), text()], ids=["chat", "text"])
 async def test_kudos_for_one_request_admit_one_of_ten(tight: Site, body: dict[str, Any]) -> None:
@@ -201,6 +202,7 @@ async def test_one_operation_sent_twenty_times_is_taxed_and_held_for_once(tight:
     assert (told["admitted"], told["submitted"]) == (1, 1)
 
 
+@spec("Kudos", 28)
 async def test_a_reply_sent_again_is_paid_once_and_refused_stably(idle: Site) -> None:
     """C-117."""
     _, key = await account(idle, 100)
@@ -463,6 +465,7 @@ async def test_an_empty_shared_key_of_another_partition_is_as_good_as_none(any_s
         assert answer.status_code == 202, answer.text
 
 
+@spec("Shared keys", 4, 6)
 async def test_a_shared_key_spends_its_owner_s_kudos_up_to_its_budget(tight: Site) -> None:
     user_id, key = await account(tight, 1000)
     budget = await shared(tight, key, kudos=100)
@@ -481,6 +484,7 @@ async def test_a_shared_key_spends_its_owner_s_kudos_up_to_its_budget(tight: Sit
     assert (await told_of(tight, user_id))["held"] == UPFRONT
 
 
+@spec("Shared keys", 7)
 async def test_a_shared_key_caps_the_tokens_of_a_request(idle: Site) -> None:
     _, key = await account(idle)
     capped = await shared(idle, key, max_text_tokens=100)

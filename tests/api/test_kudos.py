@@ -7,6 +7,7 @@ from typing import Any
 
 from handlers.accounts import open_account
 from tests.api.site import SECRET, Site
+from tests.spec import spec
 
 TRANSFER = "/v2/kudos/transfer"
 
@@ -35,6 +36,7 @@ async def test_kudos_are_given_and_arrive(any_site: Site) -> None:
     )
 
 
+@spec("Kudos", 21)
 async def test_a_lost_answer_may_be_asked_for_again(site: Site) -> None:
     body = {"username": "owner#2", "amount": 10}
     key = site.parts.log.keys.account(1)
@@ -51,6 +53,7 @@ async def test_a_lost_answer_may_be_asked_for_again(site: Site) -> None:
     assert int(await site.parts.log.read("HGET", key, "kudos")) == had - 100_000
 
 
+@spec("Kudos", 19)
 async def test_what_cannot_be_given_is_refused_and_changes_nothing(site: Site) -> None:
     before = await site.state()
     owner = "owner#2"

@@ -406,6 +406,7 @@ async def test_the_routes_of_a_worker_have_thirty_a_minute_each(limited: Limited
     assert (await status(OTHER), await status(NOBODY, "DELETE")) == (404, 404)
 
 
+@spec("Accounts", 13)
 async def test_the_routes_of_an_account_have_sixty_a_minute_however_its_number_is_spelled(
     limited: Limited,
 ) -> None:
@@ -420,6 +421,7 @@ async def test_the_routes_of_an_account_have_sixty_a_minute_however_its_number_i
     assert (await status("2"), await status("1", "DELETE")) == (200, 400)
 
 
+@spec("Shared keys", 10)
 async def test_shared_keys_are_made_five_times_a_minute(limited: Limited) -> None:
     site = limited.site
 
@@ -432,6 +434,7 @@ async def test_shared_keys_are_made_five_times_a_minute(limited: Limited) -> Non
     assert await make("198.51.100.2") == 401
 
 
+@spec("Kudos", 22)
 async def test_each_key_gives_kudos_once_a_second_and_ninety_times_an_hour(
     limited: Limited,
 ) -> None:

@@ -11,6 +11,7 @@ from handlers import shared_keys
 from handlers.account_changes import Change, change_account
 from handlers.accounts import ANONYMOUS_KEY
 from tests.api.site import Site
+from tests.spec import spec
 
 PATH = "/v2/sharedkeys"
 DAY = 86_400
@@ -37,6 +38,7 @@ async def pass_time(site: Site, seconds: int) -> None:
         await log.read("HINCRBY", log.keys.control(partition), "clock_ms", seconds * 1000)
 
 
+@spec("Shared keys", 1, 2)
 async def test_a_shared_key_is_made_and_told_of_to_whoever_has_it(any_site: Site) -> None:
     site = any_site
     account = await site.parts.accounts.find(site.client_key)
@@ -74,6 +76,7 @@ async def test_a_shared_key_is_made_and_told_of_to_whoever_has_it(any_site: Site
     assert own.json()["sharedkey_ids"] == sorted([id_, full["id"]])
 
 
+@spec("Shared keys", 2)
 async def test_its_owner_changes_and_deletes_it(any_site: Site) -> None:
     site = any_site
     key = await made(site, name="Club", expiry=9)
@@ -91,6 +94,7 @@ async def test_its_owner_changes_and_deletes_it(any_site: Site) -> None:
         assert (gone.status_code, gone.json()["rc"]) == (401, "InvalidAPIKey")
 
 
+@spec("Shared keys", 1, 2)
 async def test_refusals_change_nothing(site: Site) -> None:
     id_ = (await made(site))["id"]
     state = await site.state()
@@ -121,6 +125,7 @@ async def test_refusals_change_nothing(site: Site) -> None:
     assert await site.state() == state
 
 
+@spec("Shared keys", 3)
 async def test_an_account_has_so_many_shared_keys_by_its_roles(site: Site) -> None:
     account = await site.parts.accounts.find(site.client_key)
     for roles, most in (({}, shared_keys.MOST), ({"trusted": True}, shared_keys.MOST_TRUSTED)):
@@ -136,6 +141,7 @@ async def test_an_account_has_so_many_shared_keys_by_its_roles(site: Site) -> No
     await made(site)
 
 
+@spec("Shared keys", 4, 9)
 async def test_with_it_its_owner_s_kudos_are_spent_and_nothing_else_is_done(any_site: Site) -> None:
     site = any_site
     account = await site.parts.accounts.find(site.client_key)
@@ -173,6 +179,7 @@ async def test_whoever_submitted_with_it_is_told_what_and_others_are_not(site: S
     assert told == [200, 200, 403, 403]
 
 
+@spec("Shared keys", 5, 7)
 async def test_its_time_and_its_cap_are_kept(any_site: Site) -> None:
     site = any_site
     key = await made(site, expiry=1, max_text_tokens=300)

@@ -10,6 +10,7 @@ from handlers import users
 from handlers.account_changes import Change, change_account
 from handlers.accounts import ANONYMOUS_KEY, open_account
 from tests.api.site import SECRET, Site, opened
+from tests.spec import spec
 
 USERS = "/v2/users"
 
@@ -48,6 +49,7 @@ async def client_id(site: Site) -> int:
 # what is told
 
 
+@spec("Accounts", 4)
 async def test_everyone_is_told_what_is_public_of_an_account(any_site: Site) -> None:
     site = any_site
     id_, _ = await someone(site, kudos=1_234_567, kind="pseudonymous")
@@ -96,6 +98,7 @@ async def test_everyone_is_told_what_is_public_of_an_account(any_site: Site) -> 
     assert (await told(site, f"{USERS}/{id_}", site.client_key)).keys() == {*shown, "account_age"}
 
 
+@spec("Accounts", 5)
 async def test_an_account_is_told_more_of_itself_and_moderators_most(site: Site) -> None:
     id_, mod = await client_id(site), await moderator(site)
     request_id = await site.queued()
@@ -126,6 +129,7 @@ async def test_an_account_is_told_more_of_itself_and_moderators_most(site: Site)
     assert await told(site, "/v2/find_user", site.client_key) == own
 
 
+@spec("Kudos", 13)
 async def test_what_an_account_asked_for_and_what_its_workers_did_is_told(site: Site) -> None:
     """7.7: by what was asked for, once for each job that is paid for; the tax counts as none."""
     await site.queued(max_tokens=600)
@@ -175,6 +179,7 @@ async def test_nobody_is_the_owner_of_the_anonymous_account(site: Site) -> None:
     assert "active_generations" not in await told(site, f"{USERS}/0", await moderator(site))
 
 
+@spec("Accounts", 4)
 async def test_what_is_no_account_is_not_found(site: Site) -> None:
     for id_ in ("99999", "x", "-1", "1" * 30, "1.0", "%C2%B2"):
         for method, body in (("GET", None), ("PUT", {"trusted": True}), ("DELETE", None)):
@@ -182,6 +187,7 @@ async def test_what_is_no_account_is_not_found(site: Site) -> None:
             assert (answer.status_code, answer.json()["rc"]) == (404, "UserNotFound"), id_
 
 
+@spec("Accounts", 2)
 async def test_a_key_finds_its_account_or_nobody(site: Site) -> None:
     missing = await call(site, "GET", "/v2/find_user")
     assert (missing.status_code, missing.json()["rc"]) == (401, "InvalidAPIKey")
@@ -190,6 +196,7 @@ async def test_a_key_finds_its_account_or_nobody(site: Site) -> None:
         assert (unknown.status_code, unknown.json()["rc"]) == (404, "UserNotFound")
 
 
+@spec("Accounts", 3)
 async def test_accounts_are_listed_by_their_kudos_or_their_age(site: Site) -> None:
     log = site.parts.log
     for number in range(27):
@@ -214,6 +221,7 @@ async def test_accounts_are_listed_by_their_kudos_or_their_age(site: Site) -> No
 # what is changed
 
 
+@spec("Accounts", 6)
 async def test_an_account_changes_its_name_and_how_to_reach_it(site: Site) -> None:
     id_ = await client_id(site)
 
@@ -224,6 +232,7 @@ async def test_an_account_changes_its_name_and_how_to_reach_it(site: Site) -> No
     assert (shown["username"], shown["contact"]) == (f"Élodie#{id_}", "x@example.org")
 
 
+@spec("Accounts", 6)
 async def test_a_moderator_changes_what_others_may(any_site: Site) -> None:
     site = any_site
     id_, mod = await client_id(site), await moderator(site)
@@ -264,6 +273,7 @@ async def test_a_moderator_changes_what_others_may(any_site: Site) -> None:
     assert roles == user.roles - {"flagged", "moderator"}
 
 
+@spec("Accounts", 8)
 async def test_education_has_more_jobs_that_wait(site: Site) -> None:
     id_, mod = await client_id(site), await moderator(site)
 
@@ -275,6 +285,7 @@ async def test_education_has_more_jobs_that_wait(site: Site) -> None:
     }
 
 
+@spec("Accounts", 8)
 async def test_a_concurrency_of_none_lets_nothing_wait(site: Site) -> None:
     id_, mod = await client_id(site), await moderator(site)
 
@@ -289,6 +300,7 @@ async def test_a_concurrency_of_none_lets_nothing_wait(site: Site) -> None:
 OTHERS = ({"trusted": True}, {"username": "other"}, {"admin_comment": "a comment"}, {"kudos": 1})
 
 
+@spec("Accounts", 6)
 async def test_who_may_not_change_an_account_changes_nothing(site: Site) -> None:
     id_, mod = await client_id(site), await moderator(site)
     state = await site.state()
@@ -372,6 +384,7 @@ async def test_roles_let_a_client_ask_for_more(site: Site) -> None:
 # passkeys
 
 
+@spec("Accounts", 9)
 async def test_a_service_names_its_clients_with_a_passkey_until_it_has_another(
     any_site: Site,
 ) -> None:
@@ -402,6 +415,7 @@ async def test_a_service_names_its_clients_with_a_passkey_until_it_has_another(
     assert not known(second)
 
 
+@spec("Accounts", 9)
 async def test_who_is_no_service_any_more_has_no_passkey(site: Site) -> None:
     id_, mod = await client_id(site), await moderator(site)
     changed = await put(site, id_, mod, service=True, generate_proxy_passkey=True)
@@ -418,6 +432,7 @@ async def test_who_is_no_service_any_more_has_no_passkey(site: Site) -> None:
 # the end
 
 
+@spec("Accounts", 10)
 async def test_a_deleted_account_is_nobody_s(any_site: Site) -> None:
     site = any_site
     id_, key = await someone(site)

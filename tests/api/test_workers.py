@@ -120,6 +120,7 @@ async def test_the_declaration_is_that_of_the_last_pop(site: Site) -> None:
     assert (await get(site, "/name/w"))["accepts_prompt_jobs"] is False
 
 
+@spec("Kudos", 15)
 async def test_what_a_worker_did_is_told(site: Site) -> None:
     rewards = []
     for ended in ({}, {"state": "faulted", "message": ..., "finish_reason": ...}):

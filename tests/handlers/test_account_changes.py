@@ -34,8 +34,10 @@ from handlers.shared_keys import (
 )
 from handlers.verify import verify
 from tests.handlers.pool import SECRET, Pool
+from tests.spec import spec
 
 
+@spec("Accounts", 1, 11)
 async def test_a_new_key_ends_the_former_one(pool: Pool) -> None:
     _, former = await open_account(pool.log, SECRET, "eve")
     account = await pool.accounts.find(former)
@@ -49,6 +51,7 @@ async def test_a_new_key_ends_the_former_one(pool: Pool) -> None:
     assert key not in str(await pool.snapshot())
 
 
+@spec("Accounts", 10)
 async def test_a_deleted_account_leaves_its_number_and_what_it_owns(pool: Pool) -> None:
     log, client = pool.log, pool.client
     request_id = await pool.submit()
@@ -82,6 +85,7 @@ async def delete_account_again(pool: Pool) -> None:
     assert len(await pool.events()) == events
 
 
+@spec("Accounts", 6)
 async def test_nothing_of_the_anonymous_account_is_changed(pool: Pool) -> None:
     log, before = pool.log, await pool.snapshot()
 
@@ -98,6 +102,7 @@ async def test_nothing_of_the_anonymous_account_is_changed(pool: Pool) -> None:
     assert await pool.snapshot() == before
 
 
+@spec("Accounts", 7)
 async def test_trust_that_is_granted_ends_the_pause_of_a_worker(pool: Pool) -> None:
     _, key = await open_account(pool.log, SECRET, "newcomer")
     pool.owner = await pool.accounts.find(key)
@@ -113,6 +118,7 @@ async def test_trust_that_is_granted_ends_the_pause_of_a_worker(pool: Pool) -> N
     assert not (await pool.worker()).paused
 
 
+@spec("Accounts", 8)
 async def test_a_concurrency_is_of_the_settings_a_number_or_none(pool: Pool) -> None:
     limits, id_ = pool.limits, pool.client.id
     assert limits.concurrency_of(pool.client) == limits.concurrency
@@ -129,6 +135,7 @@ async def test_a_concurrency_is_of_the_settings_a_number_or_none(pool: Pool) -> 
     assert id_ != busy.id
 
 
+@spec("Shared keys", 5)
 async def test_a_shared_key_spends_its_owner_s_kudos_until_it_ends(pool: Pool) -> None:
     log, now_ms = pool.log, await pool.log.now_ms(0)
     id_ = await open_shared_key(log, pool.client, Terms(kudos=9, days=1, max_text_tokens=300))
@@ -159,6 +166,7 @@ async def test_a_shared_key_spends_its_owner_s_kudos_until_it_ends(pool: Pool) -
         await pool.accounts.payer(id_)
 
 
+@spec("Accounts", 9)
 async def test_passkeys_of_the_settings_and_of_services_are_known(pool: Pool) -> None:
     service, _ = await open_account(pool.log, SECRET, "service", roles=("service",))
     passkeys = Passkeys(pool.log, SECRET, ["one"])

@@ -197,6 +197,7 @@ def test_a_request_that_names_very_many_models_is_counted_for_some(pool: Pool) -
     assert scopes_of(pool.client, named) == ()
 
 
+@spec("Kudos", 18)
 @pytest.mark.parametrize(
     ("balance", "flagged", "priority"),
     [
@@ -218,12 +219,14 @@ def test_a_request_stands_where_its_account_s_balance_does_or_behind_where_it_is
     assert priority_of(account, round(balance * KUDOS)) == round(priority * KUDOS)
 
 
+@spec("Kudos", 18)
 def test_a_request_with_an_empty_shared_key_stands_at_fifty_less_than_nothing() -> None:
     anonymous = Account(0, "", False, False, "", shared_key=SharedKey("", 0, 0, -1))
 
     assert priority_of(anonymous, 70 * KUDOS) == -50 * KUDOS
 
 
+@spec("Kudos", 18)
 async def test_its_balance_is_that_of_before_its_tax(pool: Pool) -> None:
     for _ in range(2):
         await pool.submitted(request_of())

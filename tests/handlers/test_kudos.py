@@ -114,6 +114,7 @@ async def replied(
 # the worked examples
 
 
+@spec("Kudos", 1)
 @pytest.mark.parametrize(
     ("job", "trusted", "charged", "earned", "waits"),
     [
@@ -149,6 +150,7 @@ async def test_the_worked_examples_end_to_end(
     await check_ledger(pool)
 
 
+@spec("Kudos", 3)
 async def test_tax_and_burn_are_nobody_s_and_the_price_only_passes_through(pool: Pool) -> None:
     before = await clearing(pool)
 
@@ -159,6 +161,7 @@ async def test_tax_and_burn_are_nobody_s_and_the_price_only_passes_through(pool:
     assert await clearing(pool) == {**before, "tax": 1, "burn": 1}
 
 
+@spec("Kudos", 3)
 async def test_two_jobs_cost_one_tax_and_two_burns(pool: Pool) -> None:
     """7.3: 1 + Σ(price + 1)."""
     new = request_of(jobs=2, max_length=200, prompt_characters=400)
@@ -270,6 +273,7 @@ async def _online(pool: Pool, seconds: Iterable[int], owner: Account | None = No
     await pool.settle()
 
 
+@spec("Kudos", 17)
 async def test_more_than_ten_minutes_of_uptime_are_rewarded_and_begin_anew(pool: Pool) -> None:
     for paid in (75, 125):
         await _online(pool, [0, *[100] * 5, 60])
@@ -280,6 +284,7 @@ async def test_more_than_ten_minutes_of_uptime_are_rewarded_and_begin_anew(pool:
     await check_ledger(pool)
 
 
+@spec("Kudos", 17)
 async def test_maintenance_and_pauses_are_no_uptime(pool: Pool) -> None:
     await _online(pool, [0, *[100] * 5])
     known = await find(pool.log, (await pool.worker()).id)
@@ -298,6 +303,7 @@ async def test_maintenance_and_pauses_are_no_uptime(pool: Pool) -> None:
     assert (await has(pool, pool.owner))[0] == 75
 
 
+@spec("Kudos", 17)
 async def test_a_worker_that_was_away_begins_its_stretch_anew(pool: Pool) -> None:
     await _online(pool, [0, *[100] * 5])
 
@@ -308,6 +314,7 @@ async def test_a_worker_that_was_away_begins_its_stretch_anew(pool: Pool) -> Non
     assert (await has(pool, pool.owner))[0] == 75
 
 
+@spec("Kudos", 10)
 async def test_uptime_of_an_owner_who_is_not_trusted_waits_as_a_whole(pool: Pool) -> None:
     owner = await opened(pool, "newcomer")
 
@@ -328,6 +335,7 @@ async def _role(pool: Pool, account: Account) -> str:
     return (await pool.hash(pool.log.keys.account(account.id))).get("trusted", "")
 
 
+@spec("Kudos", 11)
 async def test_an_owner_is_trusted_after_a_week_with_more_than_the_threshold(pool: Pool) -> None:
     """7.7: what waits has to be more than the threshold, on an account of seven days."""
     _trusting(pool, 2 * 324.37)
@@ -352,6 +360,7 @@ async def test_an_owner_is_trusted_after_a_week_with_more_than_the_threshold(poo
     await check_ledger(pool)
 
 
+@spec("Kudos", 11)
 async def test_a_week_is_a_week(pool: Pool) -> None:
     _trusting(pool, 1)
     owner = await opened(pool, "newcomer")
@@ -368,6 +377,7 @@ async def test_a_week_is_a_week(pool: Pool) -> None:
     assert await _role(pool, owner) == "1"
 
 
+@spec("Kudos", 11)
 async def test_nobody_is_trusted_without_a_threshold(pool: Pool) -> None:
     owner = await opened(pool, "newcomer")
     await pool.pass_time(8 * DAY)
@@ -378,6 +388,7 @@ async def test_nobody_is_trusted_without_a_threshold(pool: Pool) -> None:
     assert await _role(pool, owner) == "0"
 
 
+@spec("Kudos", 11, 12)
 async def test_replies_too_fast_to_be_believed_keep_an_owner_from_trust(pool: Pool) -> None:
     _trusting(pool, 1)
     owner = await opened(pool, "newcomer")
@@ -416,6 +427,7 @@ async def test_a_reply_too_fast_to_be_believed_takes_no_trust_that_was_earned_be
     assert await _role(pool, owner) == "1"
 
 
+@spec("Kudos", 11)
 async def test_what_waits_for_trust_is_the_owner_s_with_it_whoever_gives_it(
     pool: Pool, scratch: Log
 ) -> None:
@@ -455,6 +467,7 @@ async def test_a_deleted_account_is_still_paid_and_charged_and_never_trusted(poo
 # floors
 
 
+@spec("Kudos", 7)
 async def test_a_charge_never_leaves_less_than_the_floor(pool: Pool) -> None:
     payer = await opened(pool, "poor", 30)
 
@@ -473,6 +486,7 @@ async def test_a_charge_never_leaves_less_than_the_floor(pool: Pool) -> None:
     await check_ledger(pool)
 
 
+@spec("Kudos", 7)
 async def test_the_anonymous_account_rides_its_floor(pool: Pool) -> None:
     anonymous = await pool.accounts.find(ANONYMOUS_KEY)
     for _ in range(2):
@@ -499,6 +513,7 @@ async def _left(pool: Pool, account: Account) -> tuple[float, float]:
     return known.kudos / KUDOS, known.utilized / KUDOS
 
 
+@spec("Shared keys", 8)
 async def test_every_charge_counts_against_the_shared_key_down_to_nothing(pool: Pool) -> None:
     """2.2: the budget never goes below 0, and at 0 nothing is recorded any more."""
     key = await _key(pool, 10)
@@ -517,6 +532,7 @@ async def test_every_charge_counts_against_the_shared_key_down_to_nothing(pool: 
     assert await has(pool, pool.client) == (round(100 - 3 * 7.14, 4), 0)
 
 
+@spec("Shared keys", 8)
 async def test_charges_that_are_carried_together_count_one_by_one_against_the_shared_key(
     pool: Pool,
 ) -> None:
@@ -560,6 +576,7 @@ async def test_what_a_shared_key_that_is_gone_was_used_for_is_its_owner_s_to_pay
 # holds
 
 
+@spec("Kudos", 9)
 async def test_a_hold_is_used_up_by_charges_and_the_rest_is_free_in_the_end(pool: Pool) -> None:
     async def held() -> float:
         fields = await pool.hash(pool.log.keys.account(pool.client.id))
@@ -758,6 +775,7 @@ async def test_carried_together_or_one_by_one_effects_come_to_the_same(
     await check_ledger(pool)
 
 
+@spec("Kudos", 24)
 async def test_a_settler_that_comes_back_after_a_day_pays_nothing_twice(
     pool: Pool, scratch: Log
 ) -> None:
@@ -777,6 +795,7 @@ async def test_a_settler_that_comes_back_after_a_day_pays_nothing_twice(
     assert await verify(pool.log, scratch) == []
 
 
+@spec("Kudos", 24)
 async def test_two_settlers_at_once_pay_each_generation_once(pool: Pool) -> None:
     await _busy(pool, 2)
 

@@ -20,6 +20,7 @@ from projections.log import connect
 from projections.projector import step
 from tests.handlers.driver import Driver
 from tests.handlers.pool import Pool, request_of
+from tests.spec import spec
 
 
 class Books:
@@ -78,6 +79,7 @@ async def one_job(pool: Pool) -> str:
     return job.generation_id
 
 
+@spec("Kudos", 25)
 @pytest.mark.parametrize(
     "commands", [150, pytest.param(4000, marks=pytest.mark.soak, id="4000, long")]
 )
@@ -211,6 +213,7 @@ TAMPERED: dict[str, tuple[Tamper, set[str]]] = {
 }
 
 
+@spec("Kudos", 25)
 @pytest.mark.parametrize("log", ["one partition"], indirect=True)
 @pytest.mark.parametrize("what", TAMPERED)
 async def test_it_names_what_was_altered_by_hand(books: Books, what: str) -> None:

@@ -11,6 +11,7 @@ from handlers.account_changes import Change, change_account, delete_account
 from handlers.grants import give_monthly, grant
 from handlers.janitor import Janitor
 from tests.handlers.pool import Pool
+from tests.spec import spec
 
 MONTH = 30 * 86_400
 
@@ -23,6 +24,7 @@ async def _monthly(pool: Pool, amount: int) -> None:
     await change_account(pool.log, pool.client.id, Change(monthly_kudos=amount * KUDOS))
 
 
+@spec("Kudos", 23)
 async def test_monthly_kudos_come_at_once_and_then_each_month(pool: Pool) -> None:
     before = await _kudos(pool)
     await _monthly(pool, 12)

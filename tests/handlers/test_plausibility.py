@@ -7,6 +7,7 @@ import pytest
 from events.speed import implausible
 from handlers.plausibility import believable
 from handlers.reference import Model, Reference
+from tests.spec import spec
 
 MODELS = {
     "small": Model(8_000_000_000),
@@ -17,6 +18,7 @@ MODELS = {
 }
 
 
+@spec("Kudos", 12)
 @pytest.mark.parametrize(
     ("model", "trusted", "speed"),
     [
@@ -35,6 +37,7 @@ def test_what_is_believable_depends_on_the_model_and_on_trust(
     assert believable(Reference(lambda: MODELS), model, trusted=trusted) == speed * 1000
 
 
+@spec("Kudos", 12)
 @pytest.mark.parametrize(
     ("tokens", "elapsed_ms", "told"),
     [

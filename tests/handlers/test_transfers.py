@@ -28,6 +28,7 @@ from handlers.verify import verify
 from lua.link import Link
 from tests.handlers.pool import SECRET, Pool, request_of
 from tests.proxy import Proxy
+from tests.spec import spec
 
 FLOOR = 25 * KUDOS
 HAS = 100 * KUDOS  # what the pool's client begins with
@@ -124,6 +125,7 @@ async def test_what_is_given_to_a_shared_key_is_its_owner_s_and_may_be_spent_wit
     assert await verify(pool.log, scratch) == []
 
 
+@spec("Kudos", 8, 19)
 async def test_the_floor_and_what_is_held_stay(pool: Pool) -> None:
     """Of 100 kudos 25 are the floor, 1 is the tax of a request, and 40 are held for it."""
     other = await opened(pool)
@@ -154,6 +156,7 @@ async def test_what_is_on_its_way_may_be_given_on(pool: Pool) -> None:
     await check_sum(pool)
 
 
+@spec("Kudos", 19)
 async def test_refusals_change_nothing(pool: Pool) -> None:
     anonymous = await pool.accounts.find("0000000000")
     rich: dict[str, Any] = {"kudos": HAS}
@@ -222,6 +225,7 @@ def test_an_amount_is_taken_and_shown_exactly(
     assert shown(amount) == text
 
 
+@spec("Kudos", 20)
 async def test_nothing_goes_back_for_a_minute(pool: Pool) -> None:
     other = await elsewhere(pool, pool.client)
     await give(pool, pool.client, other, 10)
@@ -239,6 +243,7 @@ async def test_nothing_goes_back_for_a_minute(pool: Pool) -> None:
     assert await give(pool, other, pool.client, 1)
 
 
+@spec("Kudos", 21)
 async def test_twenty_posts_with_one_key_are_one_transfer(pool: Pool) -> None:
     other = await elsewhere(pool, pool.client)
 
@@ -250,6 +255,7 @@ async def test_twenty_posts_with_one_key_are_one_transfer(pool: Pool) -> None:
     assert await kudos_of(pool, other) == FLOOR + 10 * KUDOS
 
 
+@spec("Kudos", 21)
 async def test_a_key_that_names_another_transfer_is_refused(pool: Pool) -> None:
     other = await opened(pool)
     budget = await shared_key(pool, other, 5)
@@ -315,6 +321,7 @@ async def test_parallel_transfers_never_give_more_than_there_is(pool: Pool) -> N
     await check_sum(pool)
 
 
+@spec("Kudos", 8)
 async def test_a_transfer_and_a_hold_never_share_kudos(pool: Pool) -> None:
     """Of 75 that may be spent, either the transfer takes 60 or the request holds 60."""
     other = await opened(pool)
@@ -349,6 +356,7 @@ def _at(pool: Pool) -> int:
     return pool.log.keys.of_account(pool.client.id)
 
 
+@spec("Kudos", 23)
 async def test_a_grant_is_made_once(pool: Pool, scratch: Log) -> None:
     grants = await asyncio.gather(
         *(grant(pool.log, pool.client.id, 5 * KUDOS, grant_id="g", by=7) for _ in range(5))
@@ -365,6 +373,7 @@ async def test_a_grant_is_made_once(pool: Pool, scratch: Log) -> None:
     assert await verify(pool.log, scratch) == []
 
 
+@spec("Kudos", 7, 23)
 async def test_a_grant_that_takes_ends_at_the_floor(pool: Pool) -> None:
     made = await grant(pool.log, pool.client.id, -80 * KUDOS, grant_id="g")
 

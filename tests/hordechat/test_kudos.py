@@ -13,6 +13,7 @@ from handlers.log import Log
 from hordechat.cli import main
 from lua.link import Link
 from tests.handlers.pool import Pool
+from tests.spec import spec
 
 
 def _grant(redis_url: str, *args: str) -> Result:
@@ -20,6 +21,7 @@ def _grant(redis_url: str, *args: str) -> Result:
     return CliRunner().invoke(main, ["kudos", "grant", *args], env=servers)
 
 
+@spec("Accounts", 12)
 def test_an_operator_gives_and_takes_kudos(redis_url: str) -> None:
     async def user_id() -> int:
         pool = await Pool.opened(Log(Link(redis_url), Keys(1)), Limits())

@@ -18,6 +18,7 @@ from hordechat.cli import main
 from lua.link import Link
 from projections.rebuild import rebuild
 from tests.handlers.pool import Pool
+from tests.spec import spec
 
 
 @pytest.fixture
@@ -48,6 +49,7 @@ def run(redis_url: str, migrated_url: str):
     return invoke
 
 
+@spec("Kudos", 26)
 def test_an_account_s_ledger_is_a_table(run, client: int) -> None:
     result = run(f"client#{client}")
 
@@ -78,6 +80,7 @@ def test_an_account_that_is_none_is_told_in_a_sentence(run, client: int) -> None
     assert result.stderr.strip() == "Error: The read model knows of no account 99."
 
 
+@spec("Kudos", 25)
 def test_books_that_are_right_are_exit_0(run, client: int) -> None:
     result = run("check")
 

@@ -15,6 +15,7 @@ from handlers.log import Log
 from hordechat import commands, settings
 from hordechat.cli import main
 from hordechat.opening import open_log
+from tests.spec import spec
 
 SECRET = "x"
 
@@ -51,6 +52,7 @@ def _owner_of(environ: dict[str, str], api_key: str) -> int | None:
     return asyncio.run(find())
 
 
+@spec("Accounts", 12)
 def test_an_operator_opens_shows_changes_and_deletes_accounts(environ: dict[str, str]) -> None:
     commands._with_log(settings.load(environ), commands.open_anonymous)
     made = _told(

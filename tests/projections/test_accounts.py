@@ -11,6 +11,7 @@ from projections.database import Database
 from projections.session import Session
 from tests.projections.conftest import Given
 from tests.projections.histories import Story, uuid
+from tests.spec import spec
 
 
 async def shown(database: Database, user_id: int = 1) -> AccountRow:
@@ -83,6 +84,7 @@ async def test_history_tells_the_balance_behind_each_line_the_newest_first(
     assert newest == lines[:1]
 
 
+@spec("Kudos", 26)
 async def test_a_deleted_account_keeps_its_ledger_and_nothing_of_its_person(
     story: Story, given: Given, database: Database
 ):
@@ -124,6 +126,7 @@ async def test_accounts_are_listed_by_their_kudos_or_their_age(given: Given, dat
     assert await accounts.page(database, 3, "age") == []
 
 
+@spec("Kudos", 13)
 async def test_work_counts_by_what_was_asked_for_and_once_for_each_generation(
     story: Story, given: Given, database: Database
 ):
@@ -140,6 +143,7 @@ async def test_work_counts_by_what_was_asked_for_and_once_for_each_generation(
     assert (row.fulfillments, row.contribution_tokens) == (2, 200)  # of worker 1, its own
 
 
+@spec("Kudos", 13)
 async def test_a_cancelled_generation_counts_where_it_was_paid_for(
     story: Story, given: Given, database: Database
 ):
@@ -154,6 +158,7 @@ async def test_a_cancelled_generation_counts_where_it_was_paid_for(
     assert (row.requests, row.fulfillments) == (1, 1)
 
 
+@spec("Kudos", 14)
 async def test_a_multiplier_scales_what_was_used_alone(
     story: Story, given: Given, database: Database
 ):
@@ -167,6 +172,7 @@ async def test_a_multiplier_scales_what_was_used_alone(
     assert (row.usage_tokens, row.contribution_tokens) == (250, 100)
 
 
+@spec("Kudos", 15)
 async def test_a_worker_is_told_with_all_that_was_paid_for_it(
     story: Story, given: Given, database: Database
 ):

@@ -15,6 +15,7 @@ from projections.session import Session
 from projections.status import StatusLoader, StatusRow, load
 from tests.projections.conftest import Given
 from tests.projections.histories import Story, uuid
+from tests.spec import spec
 
 
 async def read(database: Database, keys: Keys, request_id: str) -> StatusRow:
@@ -82,6 +83,7 @@ async def test_too_many_faults_fault_the_request(given: Given, database: Databas
     assert {generation.job_ttl for generation in row.generations} == {175}  # as it was in the end
 
 
+@spec("Kudos", 27)
 async def test_what_a_request_was_charged_is_its_tax_its_replies_and_what_a_cancel_settled(
     given: Given, database: Database, keys: Keys
 ):

@@ -17,6 +17,7 @@ REFERENCE = Reference(
 TARIFF = pricing.Tariff(REFERENCE)
 
 
+@spec("Kudos", 5)
 @pytest.mark.parametrize(
     ("max_length", "context", "quoted"),
     [(512, 2048, 49), (16, 2048, 3), (16384, 16384, 10896), (512, 2**31 - 1, 417)],
@@ -28,6 +29,7 @@ def test_the_quote_of_a_model_outside_the_reference(
     assert pricing.quote(max_length, context) == quoted
 
 
+@spec("Kudos", 2)
 @pytest.mark.parametrize(
     ("models", "max_length", "context", "quoted"),
     [
@@ -79,6 +81,7 @@ def terms(model: str = "8B", tokens: int = 200, **other: bool) -> pricing.Terms:
     return made._replace(**other)
 
 
+@spec("Kudos", 4, 5)
 @pytest.mark.parametrize(
     ("tokens", "factor"),
     [
@@ -117,6 +120,7 @@ def test_the_price_of_a_reply(
     assert TARIFF.rate(asked).price(characters, max_length) == round(price * KUDOS)
 
 
+@spec("Kudos", 6)
 @pytest.mark.parametrize("characters", [0, 9999])
 def test_a_request_for_certain_workers_is_worth_next_to_nothing_where_that_is_set(
     characters: int,
@@ -150,6 +154,7 @@ def test_what_has_to_be_there_upfront(
     assert TARIFF.upfront(models, max_length, jobs) == round(upfront * KUDOS)
 
 
+@spec("Kudos", 16)
 @pytest.mark.parametrize(
     ("models", "context", "validated", "reward"),
     [
@@ -178,6 +183,7 @@ def test_halves_of_amounts_are_rounded_to_even(half: float) -> None:
     assert quantised(half / 4 + 1) == {0.125: 10_312, 0.375: 10_938, 2.625: 16_562}[half]
 
 
+@spec("Kudos", 10)
 def test_half_of_a_price_waits_in_hundredths() -> None:
     """7.7, as Python rounds: 0.815 is a little less than that, and 0.005 a little more."""
     prices = (6_487_400, 14_475, 16_300, 100, 0)
