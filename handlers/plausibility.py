@@ -1,6 +1,7 @@
 """How fast a worker can be believed to be (text_path_reference.md 6.6).
 
-Replies that come faster are counted, for moderators to look at. Nothing else follows from them.
+Replies that come faster are counted, of the worker for moderators to look at, and of its owner: too
+many (`Limits.suspect`) keep that one from earning trust and from giving kudos.
 """
 
 from __future__ import annotations

@@ -355,6 +355,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "the status tells of a chat reply all that was submitted, its charge_basis and its wait",
         "the text status tells none of that",
         "a job that does not stream is paid for its reply after a cancel",
+        "settled_character_count of a settled generation alone: it has no basis, no finish_reason",
     ),
     "Free output allowance": (
         "at most the allowance: admitted without a hold",

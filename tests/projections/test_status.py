@@ -102,6 +102,7 @@ async def test_what_a_request_was_charged_is_its_tax_its_replies_and_what_a_canc
     assert row.charged == 10_000 + 184_200 + 17_000
 
 
+@spec("Pricing", 1, 13)
 async def test_a_stored_chat_reply_is_charged_by_its_output(
     given: Given, database: Database, keys: Keys
 ):
@@ -116,7 +117,10 @@ async def test_a_stored_chat_reply_is_charged_by_its_output(
     given(story)
 
     chat = await read(database, keys, request)
-    assert [each.charge_basis for each in chat.generations] == ["output_estimate", None]
+    assert [
+        (each.charge_basis, each.finish_reason, each.settled_character_count)
+        for each in chat.generations
+    ] == [("output_estimate", "stop", None), (None, None, 1)]
     (generation,) = (await read(database, keys, text)).generations
     assert generation.charge_basis is None
 
