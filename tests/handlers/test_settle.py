@@ -10,9 +10,10 @@ import pytest
 from events import types
 from events.base import Position, Recorded
 from events.keys import Keys
+from handlers.effects import Count, Effect, effects_of
 from handlers.log import Log
 from handlers.replay import read_log
-from handlers.settle import RUN, Count, Effect, Settler, effects_of, merged
+from handlers.settle import RUN, Settler, merged
 from handlers.verify import verify
 from tests.handlers.driver import Driver
 from tests.handlers.invariants import check_settled
