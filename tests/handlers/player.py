@@ -38,7 +38,7 @@ from tests.handlers.spender import Spender
 from tests.handlers.watch import Watch
 
 LIMITS = Limits(
-    concurrency=14, anonymous_concurrency=6, trusted_workers=6, trust_threshold=15 * KUDOS
+    concurrency=10, anonymous_concurrency=5, trusted_workers=6, trust_threshold=15 * KUDOS
 )
 """Low enough to be met."""
 NEWCOMERS = ("b", "f")

@@ -104,6 +104,9 @@ class Spender:
             to, _ = self._some()
         amount = random.choice((1, 3 * KUDOS, 3 * KUDOS, 20 * KUDOS))
         name = random.choice((None, None, None, *"abc"))
+        suspect = player.accounts[1]
+        if bank.accounts[suspect.id].suspicious >= pool.limits.suspect and random.random() < 0.5:
+            giver, to = random.choice(((suspect, to), (giver, str(suspect.id))))
         came = [each.other for each in bank.accounts[giver.id].notes[:3] if each.kind == "in"]
         if came and random.random() < 0.3:
             to = came[0]
