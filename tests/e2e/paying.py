@@ -5,7 +5,6 @@ charged once and rewarded once, by the price that its event holds.
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -36,17 +35,24 @@ MOST_FAULTS = 10
 """Of one worker: with twice as many it would be put into maintenance."""
 GIVEN = 1.5
 """Kudos of each transfer."""
-_FAULTS, _CANCELS = 0.05, 0.2
+_FAULTS, _CANCELS = 20, 4
+"""One of so many jobs is given up, one of so many streams left."""
 
 
 class Faulting(Worker):
-    """A worker that gives some of its jobs up."""
+    """A worker that gives some of its jobs up, and takes its time between posts and reply."""
 
-    faults = 0
+    jobs = faults = 0
+
+    async def post(self, job: Taken) -> None:
+        """Post the reply word by word, and rest."""
+        await super().post(job)
+        await pause(0.05)
 
     async def submit(self, job: Taken) -> str:
         """Hand in the reply, or give the job up."""
-        if self.faults >= MOST_FAULTS or random.random() > _FAULTS:
+        self.jobs += 1
+        if self.jobs % _FAULTS != 3 or self.faults >= MOST_FAULTS:
             return await super().submit(job)
         self.faults += 1
         body = {"id": job.generation_id, "model_id": MODEL, "state": "faulted"}
@@ -62,13 +68,22 @@ class Cancelling(Client):
 
     async def run(self, enough: Callable[[], bool], *, stream: bool = True) -> None:
         """One request after the other."""
+        count = 0
         while not enough():
             request_id = await self.submit(stream=stream)
-            if random.random() < _CANCELS:
-                await asyncio.sleep(random.uniform(0, 0.1))
+            count += 1
+            if count % _CANCELS == 1:
+                await self._taken(self._book.accepted[request_id])
                 await self.cancel(request_id)
             else:
                 await self.follow(request_id)
+
+    async def _taken(self, text: str) -> None:
+        """Wait until a worker has it; not for long: the worker may not have heard of it."""
+        for _ in range(100):
+            if any(job.text == text for job in self._book.taken[-50:]):
+                return
+            await asyncio.sleep(0.01)
 
 
 class Giver:
