@@ -80,10 +80,7 @@ class TransferRoute:
         200 transfers are remembered.
         """
         async with self._bodies.read(req, BODY_BYTES) as raw:
-            try:
-                body = documents.decode(_body, raw)
-            except documents.Misfit as misfit:
-                raise documents.invalid(misfit.fault) from None
+            body = documents.decoded(_body, raw)
         account = await auth.account(req, self._accounts)
         amount = amount_of(body.amount)
         await transfer(

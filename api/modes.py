@@ -69,10 +69,7 @@ class ModesRoute:
     async def on_put(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Change the modes that the body names; answer once what waits is cancelled."""
         async with self._bodies.read(req, BODY_BYTES) as raw:
-            try:
-                body = documents.decode(_body, raw)
-            except documents.Misfit as misfit:
-                raise documents.invalid(misfit.fault) from None
+            body = documents.decoded(_body, raw)
         account = await auth.account(req, self._accounts)
         if body.maintenance is None:
             raise NoHordeModSelected

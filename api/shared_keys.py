@@ -19,6 +19,7 @@ from handlers.chat import documents
 from handlers.errors import InvalidAPIKey, NoSharedKeyModSelected
 from handlers.log import Log
 from handlers.shared_keys import (
+    GONE,
     NEVER,
     UNLIMITED,
     Known,
@@ -87,10 +88,7 @@ class _Bodied:
 
     async def _terms(self, req: falcon.asgi.Request) -> Terms:
         async with self._bodies.read(req, BODY_BYTES) as raw:
-            try:
-                body = documents.decode(_body, raw)
-            except documents.Misfit as misfit:
-                raise documents.invalid(misfit.fault) from None
+            body = documents.decoded(_body, raw)
             documents.refuse_nul(raw, body)
         values = (
             body.name,
@@ -172,5 +170,5 @@ def _known(shared_key: str) -> str:
     """The id as ours are spelled; raise InvalidAPIKey for what is none."""
     found = canonical(shared_key)
     if found is None:
-        raise InvalidAPIKey
+        raise InvalidAPIKey(GONE)
     return found

@@ -483,10 +483,7 @@ class Progress:
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Take in what a streamed job has generated so far."""
         async with self._bodies.read(req, PROGRESS_BODY_BYTES) as raw:
-            try:
-                post = documents.decode(_progress_body, raw)
-            except documents.Misfit as misfit:
-                raise documents.invalid(misfit.fault) from None
+            post = documents.decoded(_progress_body, raw)
         content, reasoning = post.delta.content or "", post.delta.reasoning_content or ""
         if not content and not reasoning:
             raise BadRequest("The delta carries neither content nor reasoning_content.")

@@ -87,10 +87,7 @@ class TimeoutsRoute:
 
     async def _body(self, req: falcon.asgi.Request, decoder: msgspec.json.Decoder[Kind]) -> Kind:
         async with self._bodies.read(req, BODY_BYTES) as raw:
-            try:
-                return documents.decode(decoder, raw)
-            except documents.Misfit as misfit:
-                raise documents.invalid(misfit.fault) from None
+            return documents.decoded(decoder, raw)
 
 
 def _done(resp: falcon.asgi.Response) -> None:

@@ -470,10 +470,7 @@ class UserRoute:
     ) -> None:
         """Change an account: what it names of itself, or a moderator of it."""
         async with self._bodies.read(req, BODY_BYTES) as raw:
-            try:
-                body = documents.decode(_body, raw)
-            except documents.Misfit as misfit:
-                raise documents.invalid(misfit.fault) from None
+            body = documents.decoded(_body, raw)
             documents.refuse_nul(raw, body)
         caller = await auth.account(req, self._accounts)
         user = await users.find(self._log, _known(user_id))

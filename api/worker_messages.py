@@ -100,10 +100,7 @@ class MessagesRoute:
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Leave a message for a worker, or for all: it comes with their pops while it lasts."""
         async with self._bodies.read(req, BODY_BYTES) as raw:
-            try:
-                body = documents.decode(_body, raw)
-            except documents.Misfit as misfit:
-                raise documents.invalid(misfit.fault) from None
+            body = documents.decoded(_body, raw)
             documents.refuse_nul(raw, body)
         account = await auth.account(req, self._accounts)
         worker = None

@@ -374,10 +374,7 @@ class WorkerRoute:
     ) -> None:
         """Change a worker: what its owner or a moderator names of it."""
         async with self._bodies.read(req, BODY_BYTES) as raw:
-            try:
-                body = documents.decode(_body, raw)
-            except documents.Misfit as misfit:
-                raise documents.invalid(misfit.fault) from None
+            body = documents.decoded(_body, raw)
             documents.refuse_nul(raw, body)
         worker = await find(self._log, _known(worker_id))
         account = await auth.account(req, self._accounts)

@@ -174,6 +174,14 @@ def decode(decoder: msgspec.json.Decoder[Kind], raw: bytes) -> Kind:
         raise _not_json(raw, error, dotted) from None
 
 
+def decoded(decoder: msgspec.json.Decoder[Kind], raw: bytes) -> Kind:
+    """Decode such a body; raise BadRequest for its shape, too, by the path of what is wrong."""
+    try:
+        return decode(decoder, raw)
+    except Misfit as misfit:
+        raise invalid(misfit.fault) from None
+
+
 def fault_of(text: str) -> Fault:
     """Read msgspec's sentence: `Expected ... - at `$.path``.
 
