@@ -26,6 +26,7 @@ from tests.logged import logged
 from tests.spec import spec
 
 CHAT, TEXT = "/v2/generate/chat/async", "/v2/generate/text/async"
+TEXT_STATUS = "/v2/generate/text/status"
 ABOVE = 1680
 """Tokens, for which 80 kudos are needed upfront: a model that nobody knows counts as of 1 billion
 parameters."""
@@ -253,7 +254,7 @@ async def test_the_longer_the_queue_the_less_is_free(idle: Site) -> None:
 async def wait_time(site: Site, answer: httpx.Response) -> int:
     """Of a text request; it is in the queue that the process knows, from then on."""
     await site.project()
-    status = await site.http.get(f"/v2/generate/text/status/{answer.json()['id']}")
+    status = await site.http.get(f"{TEXT_STATUS}/{answer.json()['id']}")
     assert status.json()["queue_position"] == 1
     return int(status.json()["wait_time"])
 
@@ -272,6 +273,20 @@ async def test_the_wait_is_that_of_the_status_without_the_own_output(idle: Site)
     assert "up to 512 tokens" in message  # 440 s since the last one was taken
 
 
+async def test_nothing_is_refused_for_a_queue_of_a_moment_ago(idle: Site) -> None:
+    """What a process knows of the queue is up to a second old: enough to let in, not to refuse."""
+    user_id, key = await account(idle)
+    ahead = await submit(idle, text(4096), key)
+    assert await wait_time(idle, ahead) == 410
+    await idle.http.delete(f"{TEXT_STATUS}/{ahead.json()['id']}")
+    await idle.project()
+
+    taken = await submit(idle, chat(600), key)
+
+    assert taken.status_code == 202
+    assert (await told_of(idle, user_id))["held"] == 0
+
+
 @spec("Free output allowance", 17)
 async def test_fast_workers_alone_always_need_kudos_upfront(idle: Site) -> None:
     user_id, key = await account(idle)
@@ -279,7 +294,7 @@ async def test_fast_workers_alone_always_need_kudos_upfront(idle: Site) -> None:
     rc, message = await refused(idle, text(16, slow_workers=False), key)
 
     assert rc == "KudosUpfront"
-    assert "refuses slow workers needs them whatever its length" in message
+    assert "refuses slow workers needs kudos upfront whatever its length" in message
     assert "with slow workers up to 4096 tokens" in message
     _, rich = await account(idle, 1)
     assert (await submit(idle, text(16, slow_workers=False), rich)).status_code == 202
