@@ -252,6 +252,7 @@ class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):
         "done",
         "max_length",
         "shared_key",
+        "elapsed_ms",
     )
 
     request_id: str
@@ -262,6 +263,7 @@ class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):
     owners: tuple[int, ...] = ()
     trusted: tuple[int, ...] = ()  # 1 where the owner was, when it was assigned
     rates: tuple[str, ...] = ()  # what its output costs (events/prices.py)
+    believable: tuple[int, ...] = ()  # 10^-3 tokens a second that its worker may reach
     burn: int = 0  # that its payer pays beside
     user_id: int = 0
     settled: tuple[str, ...] = ()  # generations ended here, their partial output owed
@@ -270,6 +272,7 @@ class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):
     done: bool = False
     max_length: int = 0  # tokens that the request asked for
     shared_key: str = ""  # of the payer, with which it was submitted
+    elapsed_ms: tuple[int, ...] = ()  # since its assignment, of each settled generation
 
 
 class Expired(Event, frozen=True, kw_only=True, tag="expired"):

@@ -68,6 +68,7 @@ class _Owed(TypedDict, total=False):
     owners: tuple[int, ...]
     trusted: tuple[int, ...]
     rates: tuple[str, ...]
+    believable: tuple[int, ...]
     burn: int
 
 
@@ -105,6 +106,9 @@ async def _owed(log: Log, tariff: Tariff, generations: Sequence[str]) -> _Owed:
         "owners": tuple(int(owner) for _, owner, *_ in told),
         "trusted": tuple(int(trusted) for _, _, trusted, *_ in told),
         "rates": tuple(map(str, rates)),
+        "believable": tuple(
+            tariff.believable(model, trusted=trusted == "1") for _, _, trusted, model, *_ in told
+        ),
         "burn": pricing.BURN,
     }
 

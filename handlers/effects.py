@@ -305,7 +305,11 @@ def _settled(keys: Keys, recorded: Recorded, event: types.Cancelled) -> list[Mea
     payer, position = event.user_id, recorded.position
     of = {generation_id: i for i, generation_id in enumerate(event.generations)}
     movements: list[Meaning] = []
-    for generation_id, characters in zip(event.settled, event.characters, strict=True):
+    # Written before times were recorded: nothing of it is suspicious.
+    times = event.elapsed_ms or (0,) * len(event.settled)
+    for generation_id, characters, elapsed_ms in zip(
+        event.settled, event.characters, times, strict=True
+    ):
         i = of[generation_id]
         price = Rate.parse(event.rates[i]).price(characters, event.max_length)
         owner = event.owners[i]
@@ -330,7 +334,10 @@ def _settled(keys: Keys, recorded: Recorded, event: types.Cancelled) -> list[Mea
                 generation_id,
                 price,
                 0 if event.trusted[i] else escrow_of(price),
-                False,
+                elapsed_ms > 0
+                and speed.implausible(
+                    characters, event.max_length, elapsed_ms, event.believable[i]
+                ),
                 recorded.partition,
                 position,
             ),

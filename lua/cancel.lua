@@ -38,14 +38,16 @@ if r[1] == "done" or r[2] == "1" or (in_maintenance and tonumber(r[9]) == 0) the
 end
 if r[3] ~= generations then return {"STALE"} end
 
-local settled, characters, hashes, leases = {}, {}, {}, {}
+local settled, characters, elapsed, hashes, leases = {}, {}, {}, {}, {}
 if r[4] == "1" and not in_maintenance then
   for i, generation_id in ipairs(ids_of(generations)) do
     local generation, lease = KEYS[4 + 2 * i], KEYS[5 + 2 * i]
-    if call("HGET", generation, "state") == "pending" then
+    local g = call("HMGET", generation, "state", "assigned_ms")
+    if g[1] == "pending" then
       local posted = call("HMGET", lease, "characters", "bytes")
       settled[#settled + 1] = generation_id
       characters[#characters + 1] = posted[1] or posted[2] or "0"
+      elapsed[#elapsed + 1] = text(math.max(1, now() - tonumber(g[2])))
       hashes[#hashes + 1] = generation
       leases[#leases + 1] = lease
     end
@@ -54,7 +56,8 @@ end
 local done = tonumber(r[5]) == #settled
 local position = emit({request = request, settled = hashes, due_lease = due_lease},
   event_from(4, "user_id", r[7], "settled", table.concat(settled, ","), "characters", table.concat(characters, ","),
-    "finished", r[6], "done", done and "1" or "0", "max_length", r[10], "shared_key", r[11] or ""))
+    "finished", r[6], "done", done and "1" or "0", "max_length", r[10], "shared_key", r[11] or "",
+    "elapsed_ms", table.concat(elapsed, ",")))
 for i, generation_id in ipairs(settled) do mark_ended(stream, leases[i], generation_id, stream_ttl, true) end
 if r[4] == "1" and not in_maintenance then
   for i = 6 + 2 * #ids_of(generations), #KEYS, 2 do

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from events.base import KUDOS
 from events.prices import Rate, quantised
+from handlers import plausibility
 from handlers.reference import Reference
 
 EXTRA_SOURCE_IMAGE_HORDE_TAX = 5
@@ -70,6 +71,10 @@ class Tariff:
         size = self._reference.multiplier(terms.model)
         validated = 1.0 if terms.validated else _UNVALIDATED
         return Rate(0.0, _bonus(size) * size / 125 * validated * context, hundredths=True)
+
+    def believable(self, model: str, *, trusted: bool) -> int:
+        """10^-3 tokens a second that a worker may reach and be paid without suspicion (6.6)."""
+        return plausibility.believable(self._reference, model, trusted=trusted)
 
     def upfront(self, models: Sequence[str], max_length: int, jobs: int) -> int:
         """10^-4 kudos that have to be there for a request above its free output allowance (3.4).

@@ -52,9 +52,9 @@ class Priced(NamedTuple):
         """What of it waits until its owner is trusted (7.7)."""
         return 0 if self.trusted else round(round(price / KUDOS / 2, 2) * KUDOS)
 
-    def too_fast(self, characters: int, elapsed_ms: int) -> bool:
-        """Whether that is more than a thousandth of a token a second."""
-        return round(self._tokens(characters) * 1_000_000 / max(elapsed_ms, 1000)) > 1
+    def too_fast(self, characters: int, elapsed_ms: int, most: int) -> bool:
+        """Whether that is more than so many thousandths of a token a second."""
+        return round(self._tokens(characters) * 1_000_000 / max(elapsed_ms, 1000)) > most
 
 
 @dataclass

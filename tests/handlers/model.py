@@ -18,6 +18,9 @@ from handlers import errors
 from handlers.limits import Limits
 from tests.handlers.bank import BURN, Bank, Charge, Movement, Priced, Release, Reward
 
+BELIEVABLE = 150_000
+"""10^-3 tokens a second, of models as small as those here (text_path_reference.md 6.6)."""
+
 Outcome = type[errors.Refused] | None
 """The refusal that a command is answered with; None: none."""
 
@@ -328,20 +331,21 @@ class Model:
         assert job_id not in request.replies, "a reply came twice"
         request.replies[job_id] = stored
         request.finished += 1
-        self._pay(job, characters, ok=ok, unbelievable=unbelievable)
+        self._pay(job, characters, ok=ok, most=1 if unbelievable else 0)
         request.expires = self.now + self.limits.request_ttl * 1000
         self._settle_end(request)
         return None
 
-    def _pay(
-        self, job: Job, characters: int, *, ok: bool = True, unbelievable: bool = False
-    ) -> None:
-        """Both sides of what it made."""
+    def _pay(self, job: Job, characters: int, *, ok: bool = True, most: int) -> None:
+        """Both sides of what it made.
+
+        most  10^-3 tokens a second that can be believed; 0: any
+        """
         assert job.terms is not None
         request, log = self.requests[job.request], self.partition(job.id)
         price, too_fast = job.terms.price(characters), False
-        if unbelievable:
-            too_fast = job.terms.too_fast(characters, self.now - job.since)
+        if most:
+            too_fast = job.terms.too_fast(characters, self.now - job.since, most)
         amount = BURN + (price if ok else 0)
         self.bank.owe(log, Charge(request.account, request.id, amount, request.shared_key))
         escrow = job.terms.escrow(price)
@@ -494,7 +498,7 @@ class Model:
                     job.state = "faulted"
                     if not job.decoy:
                         assert job.posts is not None
-                        self._pay(job, job.posts.characters)
+                        self._pay(job, job.posts.characters, most=BELIEVABLE)
                     request.entries += not job.decoy
         self._settle_end(request)
         return None

@@ -408,6 +408,24 @@ async def test_replies_too_fast_to_be_believed_keep_an_owner_from_trust(pool: Po
     assert await _role(pool, owner) == "1"
 
 
+@pytest.mark.parametrize(("seconds", "believed"), [(3, False), (5, True)])
+async def test_output_that_was_posted_too_fast_to_be_believed_is_suspicious_with_its_cancel_too(
+    pool: Pool, seconds: int, believed: bool
+) -> None:
+    """Or whoever serves itself would cancel in place of replying, and nobody would ever notice: 512
+    tokens need three and a half seconds at 150 a second."""
+    owner = await opened(pool, "newcomer", 1000)
+    job = await taken(pool, owner, A._replace(max_length=512), stream=True)
+    await pool.posts.progress(owner.progress_key, job.generation_id, 1, "x" * 4000, "")
+    await pool.pass_time(seconds)
+
+    await cancel(pool.log, pool.limits, PRICES, job.request_id)
+    await pool.settle()
+
+    fields = await pool.hash(pool.log.keys.account(owner.id))
+    assert fields.get("suspicious", "0") == ("0" if believed else "1")
+
+
 async def test_a_reply_too_fast_to_be_believed_takes_no_trust_that_was_earned_before_it(
     pool: Pool,
 ) -> None:
