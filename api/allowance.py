@@ -232,18 +232,20 @@ def _refusal(new: NewRequest, short: Refused, measured: Measured, listed_: bool)
     """What is said in place of `short`."""
     if measured.wait is None:
         return _nobody(measured.gap)
+    free = f"up to {measured.allowance} tokens of output need"
     if listed_:
-        condition = "A request that lists workers needs them whatever its length; without a list"
+        advice = (
+            "A request that lists workers needs kudos upfront whatever its length; "
+            f"without a list {free} none."
+        )
     elif not new.demand.slow_workers:
-        condition = (
-            "A request that refuses slow workers needs them whatever its length; with slow workers"
+        advice = (
+            "A request that refuses slow workers needs kudos upfront whatever its length; "
+            f"with slow workers {free} none."
         )
     else:
-        condition = "Right now"
-    return type(short)(
-        f"{short.message} {condition} up to {measured.allowance} tokens of output need no kudos "
-        "upfront."
-    )
+        advice = f"Right now {free} no kudos upfront."
+    return type(short)(f"{short.message} {advice}")
 
 
 def _nobody(gap: Gap | None) -> NoEligibleWorker:

@@ -41,6 +41,9 @@ _FIELDS = (
     "max_image_steps",
 )
 
+GONE = "There is no such shared key."
+"""Of one that a path names. As the `apikey` of a call it is an unknown one like any other."""
+
 
 class Known(NamedTuple):
     """A shared key as hot state has it."""
@@ -91,7 +94,7 @@ async def find(log: Log, id_: str) -> Known:
     """The shared key of that id (a UUID in lower case); raise InvalidAPIKey."""
     fields = await log.read("HMGET", log.keys.shared_key(id_), *_FIELDS)
     if fields[0] is None:
-        raise InvalidAPIKey
+        raise InvalidAPIKey(GONE)
     user_id, name, *numbers = fields
     return Known(id_, int(user_id), name.decode(), *map(int, numbers))
 
@@ -156,7 +159,7 @@ async def change_shared_key(log: Log, account: Account, known: Known, terms: Ter
             {"user_id": account.id, "event": codec.encode(event)},
         )
     except Refusal as refusal:
-        raise InvalidAPIKey from refusal
+        raise InvalidAPIKey(GONE) from refusal
     logger.info("shared_key_changed", user_id=account.id, changed=event.changed)
 
 
@@ -178,7 +181,7 @@ async def delete_shared_key(log: Log, account: Account, known: Known) -> None:
             },
         )
     except Refusal as refusal:
-        raise InvalidAPIKey from refusal
+        raise InvalidAPIKey(GONE) from refusal
     logger.info("shared_key_deleted", user_id=account.id)
 
 

@@ -432,6 +432,8 @@ def user_set(context: Context, user: int, **changed: Any) -> None:
     nothing: dict[str, Any] = {"granted": (), "revoked": (), "reset_suspicion": False}
     if all(value == nothing.get(name) for name, value in changed.items()):
         raise click.UsageError("Name something to change.")
+    if both := sorted(set(changed["granted"]) & set(changed["revoked"])):
+        raise click.UsageError(f"Grant {both[0]} or revoke it, not both.")
     given = context.settings("user")
     from hordechat import commands
 

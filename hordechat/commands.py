@@ -422,7 +422,7 @@ def kudos_grant(
         return {
             "id": user_id,
             "username": username,
-            "granted": 0 if made.repeated else amount / KUDOS,
+            "granted": 0.0 if made.repeated else amount / KUDOS,
             "kudos": made.kudos / KUDOS,
         }
 

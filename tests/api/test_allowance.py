@@ -21,6 +21,7 @@ from handlers.shared_keys import Terms, open_shared_key
 from hordechat.settling import settle
 from lua.link import Tail
 from tests.api.site import MODEL, SECRET, Site, opened
+from tests.handlers.pool import request_of
 from tests.instruments import Point, counted, point, recorded
 from tests.logged import logged
 from tests.spec import spec
@@ -285,6 +286,22 @@ async def test_nothing_is_refused_for_a_queue_of_a_moment_ago(idle: Site) -> Non
 
     assert taken.status_code == 202
     assert (await told_of(idle, user_id))["held"] == 0
+
+
+@spec("Free output allowance", 15)
+async def test_what_a_request_asks_for_itself_is_not_ahead_of_it(idle: Site) -> None:
+    """What is free under any load is measured behind the request's back: it may be queued then."""
+    _, key = await account(idle)
+    answer = await submit(idle, text(500), key)
+    assert await wait_time(idle, answer) == 50
+    payer, new = await idle.parts.accounts.find(key), request_of(max_length=500, models=(MODEL,))
+
+    its_own = await idle.parts.allowances.measured(payer, new, answer.json()["id"])
+    another_s = await idle.parts.allowances.measured(payer, new)
+
+    assert its_own is not None
+    assert another_s is not None
+    assert (its_own.wait, another_s.wait) == (0, 50)
 
 
 @spec("Free output allowance", 17)

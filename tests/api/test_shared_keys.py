@@ -92,6 +92,7 @@ async def test_its_owner_changes_and_deletes_it(any_site: Site) -> None:
     for method, body in (("GET", None), ("PATCH", {"kudos": 1}), ("DELETE", None)):
         gone = await call(site, method, key["id"], site.client_key, body)
         assert (gone.status_code, gone.json()["rc"]) == (401, "InvalidAPIKey")
+        assert gone.json()["message"] == "There is no such shared key."
 
 
 @spec("Shared keys", 1, 2)

@@ -285,6 +285,7 @@ def test_without_servers_it_says_what_to_do(run, calls, args, sentence):
         ["user", "show", "bob"],
         ["user", "set", "7"],
         ["user", "set", "7", "--grant", "king"],
+        ["user", "set", "7", "--grant", "vpn", "--grant", "special", "--revoke", "vpn"],
         ["user", "set", "7", "--usage-multiplier", "11"],
         ["kudos", "grant", "bob", "1"],
         ["kudos", "grant", "3", "much"],
