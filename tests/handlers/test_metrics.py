@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from handlers import metrics
-from tests.instruments import counted, point, recorded
+from tests.handlers.pool import Pool, request_of
+from tests.instruments import counted, point, recorded, total
 from tests.spec import spec
 
 
@@ -86,3 +87,17 @@ def test_waits_are_recorded_by_requester() -> None:
         point(estimated, requester="registered", chat=True): 1,
         point(queued, requester="registered", requested_bucket="513-1024", chat=False): 1,
     }
+
+
+@spec("Free output allowance", 24)
+async def test_a_job_waited_from_its_request_s_creation_to_its_own_assignment(pool: Pool) -> None:
+    queued, waited = "horde.text.queue_wait_seconds", []
+    request_id = (await pool.submitted(request_of(jobs=2))).request_id
+
+    for name in ("a", "b"):
+        await pool.pass_time(700)
+        before = total(queued)
+        assert await pool.assign(request_id, name) is not None
+        waited.append(round(total(queued) - before, -2))
+
+    assert waited == [700, 1400]
