@@ -101,9 +101,12 @@ async def test_a_deleted_account_keeps_its_ledger_and_nothing_of_its_person(
     assert [each.user_id for each in await accounts.page(database, 1, "kudos")] == [2]
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["with its opening", "known before"])
 async def test_suspicious_replies_are_counted_from_where_a_moderator_says(
-    story: Story, given: Given, database: Database
+    story: Story, given: Given, database: Database, known: bool
 ):
+    if known:  # then its row is changed, and added to
+        given(story)
     story.reward(1, suspicious=4)
     story.change_account(1, suspicious=1)
     story.reward(1, suspicious=2)
