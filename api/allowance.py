@@ -185,6 +185,17 @@ class Allowances:
         return Admitted(receipt, lowered)
 
     async def _submit(self, account: Account, new: NewRequest) -> Receipt:
+        """What needs nothing upfront runs as the anonymous account, where others emptied the shared
+        key since it was looked up."""
+        try:
+            return await self._submit_as(account, new)
+        except SharedKeyEmpty:
+            if new.hold:
+                raise
+        anonymous = (await self._anonymous())._replace(shared_key=account.shared_key)
+        return await self._submit_as(anonymous, new)
+
+    async def _submit_as(self, account: Account, new: NewRequest) -> Receipt:
         return await submit(self._log, self._limits, self._tariff, account, new, self._settled)
 
     async def _anonymous(self) -> Account:

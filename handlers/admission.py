@@ -284,6 +284,8 @@ async def until_settled(log: Log, settled: Settled) -> None:
 def _refused(account: Account, refusal: Refusal, jobs: int, most: int, hold: int) -> Refused:
     left, needed = int(refusal.details[0]), hold / KUDOS
     match refusal.word:
+        case "KEY_SHORT" if not hold:
+            return SharedKeyEmpty()
         case "KEY_SHORT" if left <= 0:
             return SharedKeyEmpty(
                 f"The request needs {needed:g} kudos upfront, and nothing is left to spend with "

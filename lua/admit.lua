@@ -29,7 +29,7 @@ REFUSES REBUILDING   a rebuild of state runs
                      deadline come with the answer, and the account's kudos
         TOO_MANY     more jobs would wait than may; those that wait come with the answer
         KEY_EXPIRED  the shared key's time is up
-        KEY_SHORT    the shared key may not spend as much; what it may comes with the answer
+        KEY_SHORT    the shared key may not spend as much, or nothing any more; what it may comes with the answer
         SHORT        the account has not as much; what it has comes with the answer
 EVENTS  admitted floored
 ]]
@@ -69,7 +69,8 @@ if key then
   if not k[1] then return {"NO_KEY"} end
   if k[2] ~= "0" and tonumber(k[2]) <= now() then return {"KEY_EXPIRED"} end
   local left = tonumber(k[1]) - tonumber(known[7] or "0")
-  if k[1] ~= "-1" and held > left then return {"KEY_SHORT", text(left)} end
+  -- An empty one lets nothing be charged to its owner, and holds do not tell of what is free.
+  if k[1] == "0" or (k[1] ~= "-1" and held > left) then return {"KEY_SHORT", text(left)} end
 end
 local available = tonumber(known[2]) - tonumber(known[6] or "0") - tonumber(known[5] or "0")
 if held > 0 and held > available then return {"SHORT", text(available)} end

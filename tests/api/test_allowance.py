@@ -480,6 +480,23 @@ async def test_an_empty_shared_key_is_as_good_as_none(tight: Site, ask: Any) -> 
     assert await priorities(tight) == [-50]
 
 
+@pytest.mark.parametrize("ask", [chat, text], ids=["chat", "text"])
+async def test_of_requests_at_once_a_shared_key_pays_for_as_many_as_it_can(
+    tight: Site, ask: Any
+) -> None:
+    """All of them found it with a budget of 1. The tax of the first one emptied it, and the others
+    cost its owner whatever they came to: now they are as those with an empty key."""
+    user_id, key = await account(tight, 1000)
+    last = await shared(tight, key, kudos=1)
+
+    answers = await asyncio.gather(*(submit(tight, ask(512), last) for _ in range(6)))
+    taken = [await request(tight, answer) for answer in answers]
+
+    assert Counter(each["user"] for each in taken) == {str(user_id): 1, "0": 5}
+    assert (await told_of(tight, user_id))["waiting"] == 1
+    assert Counter(await priorities(tight))[-50] == 5
+
+
 @spec("Free output allowance", 26)
 async def test_an_empty_shared_key_gets_what_idle_workers_give(idle: Site) -> None:
     _, key = await account(idle)

@@ -258,7 +258,7 @@ class Bank:
             if 0 < shared.expiry <= now:
                 return errors.SharedKeyExpired
             left = shared.kudos - held_with_key
-            if shared.kudos != -1 and hold > left:
+            if shared.kudos == 0 or (shared.kudos != -1 and hold > left):
                 return errors.SharedKeyInsufficientKudos if left > 0 else errors.SharedKeyEmpty
         account = self.accounts[id_]
         if hold and hold > account.kudos - account.floor - held:

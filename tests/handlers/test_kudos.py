@@ -534,20 +534,29 @@ async def _left(pool: Pool, account: Account) -> tuple[float, float]:
 @spec("Shared keys", 8)
 async def test_every_charge_counts_against_the_shared_key_down_to_nothing(pool: Pool) -> None:
     """2.2: the budget never goes below 0, and at 0 nothing is recorded any more."""
-    key = await _key(pool, 10)
+    key = await _key(pool, 12)
+    jobs = [await taken(pool, pool.owner, SHORT, key) for _ in range(3)]
+    left = [(3 - 0.14, 9.14), (0, 15.28), (0, 15.28)]  # each pays 6.14 beside its tax
 
-    await replied(pool, pool.owner, SHORT, key)
-    await pool.settle()
-    assert await _left(pool, key) == (round(10 - 7.14, 4), 7.14)
-    assert await has(pool, pool.client) == (100 - 7.14, 0)
-
-    await replied(pool, pool.owner, SHORT, key)
-    await pool.settle()
-    assert await _left(pool, key) == (0, 14.28)
-    await replied(pool, pool.owner, SHORT, key)
-    await pool.settle()
-    assert await _left(pool, key) == (0, 14.28)
+    for job, (budget, utilized) in zip(jobs, left, strict=True):
+        held = await reply.held(pool.log, job.generation_id)
+        given = REPLY._replace(characters=SHORT.characters)
+        await reply.submit_reply(pool.log, pool.limits, PRICES, held, given)
+        await pool.settle()
+        assert await _left(pool, key) == (round(budget, 4), utilized)
     assert await has(pool, pool.client) == (round(100 - 3 * 7.14, 4), 0)
+
+
+async def test_with_an_empty_shared_key_nothing_is_charged_to_its_owner(pool: Pool) -> None:
+    """However it stood when it was looked up, and whether anything has to be held or not."""
+    key = await _key(pool, 1)
+    await pool.submitted(request_of(), account=key)
+
+    for hold in (0, KUDOS):
+        with pytest.raises(errors.SharedKeyEmpty):
+            await pool.submitted(request_of(hold=hold), account=key)
+
+    assert await has(pool, pool.client) == (99, 0)
 
 
 @spec("Shared keys", 8)
@@ -673,13 +682,14 @@ async def test_a_shared_key_that_was_switched_off_stays_so_when_a_tax_is_given_b
 
 
 async def test_no_more_is_given_back_to_a_shared_key_than_was_spent_with_it(pool: Pool) -> None:
-    """It was off when the tax was charged: nothing was recorded, and nothing is given back."""
-    key = await _key(pool, 0)
+    """As in a log of before admissions with an empty key were refused: nothing was recorded there,
+    and nothing is given back."""
+    key = await _key(pool, 5)
     request_id = pool.log.keys.new_request_id()
     await admit(pool.log, pool.limits, key, request_id, 1, tax=KUDOS)
     assert key.shared_key is not None
-    known = await shared_keys.find(pool.log, key.shared_key.id)
-    await shared_keys.change_shared_key(pool.log, pool.client, known, shared_keys.Terms(kudos=5))
+    stored = pool.log.keys.shared_key(key.shared_key.id)
+    await pool.log.read("HSET", stored, "kudos", 5 * KUDOS, "utilized", 0)
 
     await pool.pass_time(61)
     await pool.sweep()
