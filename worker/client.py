@@ -161,7 +161,10 @@ class Client:
         answer = await self._insist({"id": job.id, "state": "ok", **said})
         body = _body(answer)
         rc = body.get("rc")
-        if answer.status_code == httpx.codes.OK or rc == "DuplicateGen":
+        if answer.status_code == httpx.codes.OK:
+            log.info("job %s: earned %s kudos", job.id, body.get("reward"))
+            return Submitted.STORED
+        if rc == "DuplicateGen":
             return Submitted.STORED
         log.warning("job %s: %s %s: %s", job.id, answer.status_code, rc, body.get("message"))
         return Submitted.LOST if rc in _GONE else Submitted.REFUSED

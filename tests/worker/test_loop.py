@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -245,6 +246,17 @@ async def test_the_reply_goes_in_although_posts_get_no_answer(pool: Stub) -> Non
 
     async with working(pool, Scripted(parts=(Delta("a"), REPLY))):
         await pool.until(lambda: bool(pool.bodies("submit")))
+
+
+async def test_what_a_job_earned_is_logged(pool: Stub, caplog: pytest.LogCaptureFixture) -> None:
+    pool.scripts["pop"].append(a_job())
+    pool.scripts["submit"].append((200, {"reward": 1.2114}))
+
+    with caplog.at_level(logging.INFO, "worker"):
+        async with working(pool):
+            await pool.until(lambda: len(pool.bodies("pop")) == 2)
+
+    assert "job g1: earned 1.2114 kudos" in caplog.messages
 
 
 @pytest.mark.parametrize(
