@@ -132,6 +132,7 @@ async def replied(
         pytest.param(C, False, 3.4475, 0.7275, 0.72, id="C, owner not trusted"),
         pytest.param(C, True, 13.7244, 11.7244, 0, id="C, owner trusted"),
         pytest.param(A._replace(state="censored"), True, 2, 17.42, 0, id="E"),
+        pytest.param(A._replace(state="csam"), True, 2, 17.42, 0, id="E, child abuse"),
     ],
 )
 async def test_the_worked_examples_end_to_end(
@@ -159,6 +160,28 @@ async def test_tax_and_burn_are_nobody_s_and_the_price_only_passes_through(pool:
     await pool.settle()
 
     assert await clearing(pool) == {**before, "tax": 1, "burn": 1}
+
+
+@spec("Kudos", 6)
+async def test_a_job_of_a_request_for_certain_workers_earns_next_to_nothing_where_that_is_set(
+    pool: Pool,
+) -> None:
+    guarded = Tariff(
+        Reference({MODEL: Model(parameters=8_030_000_000)}.copy), matched_targeting=True
+    )
+    worker = await pool.worker()
+    new = request_of(max_length=200)
+    demand = msgspec.structs.replace(new.demand, only=(worker.id,))
+    request_id = (await pool.submitted(new._replace(demand=demand))).request_id
+    job = await pool.assign(request_id)
+    assert job is not None
+
+    held = await reply.held(pool.log, job.generation_id)
+    stored = await reply.submit_reply(
+        pool.log, pool.limits, guarded, held, REPLY._replace(characters=800)
+    )
+
+    assert stored.reward == 0.1 * KUDOS
 
 
 @spec("Kudos", 3)
@@ -219,6 +242,20 @@ async def test_a_lease_that_lost_its_characters_is_settled_on_its_bytes(pool: Po
     await pool.settle()
 
     assert (await has(pool, pool.owner))[0] == 25 + 7.35
+
+
+async def test_a_cancelled_stream_pays_for_a_model_outside_the_reference_by_its_owner_s_trust(
+    pool: Pool,
+) -> None:
+    owner = await opened(pool, "trusted", 100, trusted=True)
+    newcomer = await opened(pool, "newcomer", 100)
+    for each in (owner, newcomer):
+        job = await taken(pool, each, C, stream=True)
+        await cancel(pool.log, pool.limits, PRICES, job.request_id)
+    await pool.settle()
+
+    assert await has(pool, owner) == (100.7816, 0)  # 20 tokens * 1.4475 * 2.7 / 100
+    assert await has(pool, newcomer) == (100.7275, 0.72)  # 1.4475, whatever it posted
 
 
 async def test_a_cancelled_stream_pays_an_owner_who_is_not_trusted_by_half(pool: Pool) -> None:
