@@ -13,14 +13,24 @@ from hordechat.process import Service
 from lua.link import ClusterLink, Link
 from tests.handlers.pool import Pool
 
+PATIENCE = 5.0
+"""Seconds that a call may take: how soon a server that hangs is given up is no matter of these
+tests, and machines are busy."""
+
 
 @pytest.fixture(params=["one partition", "four on a cluster"])
 async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
     """An empty log."""
     if request.param == "one partition":
-        opened = Log(Link(request.getfixturevalue("redis_url")), Keys(1), test=True)
+        opened = Log(
+            Link(request.getfixturevalue("redis_url"), timeout=PATIENCE), Keys(1), test=True
+        )
     else:
-        opened = Log(ClusterLink(request.getfixturevalue("cluster_url")), Keys(4), test=True)
+        opened = Log(
+            ClusterLink(request.getfixturevalue("cluster_url"), timeout=PATIENCE),
+            Keys(4),
+            test=True,
+        )
     yield opened
     await opened.close()
 

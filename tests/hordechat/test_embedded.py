@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -85,9 +86,18 @@ def test_valkey_takes_a_path_with_spaces_and_quotes(tmp_path):
         assert service.probe()
 
 
+@pytest.fixture
+def shallow():
+    """A folder whose path is short, whatever those of the session's folders are."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("name", ["short", 'a "quoted" folder?', "far" * 40])
-async def test_valkey_serves_on_a_socket_and_where_that_is_too_deep_on_its_port(tmp_path, name):
-    folder = tmp_path / name
+async def test_valkey_serves_on_a_socket_and_where_that_is_too_deep_on_its_port(
+    tmp_path, name, shallow
+):
+    folder = shallow / name
     folder.mkdir()
     service = _valkey(folder, password="pass", socket=True)
     assert service.url.startswith("redis://" if name.startswith("far") else "unix://")
