@@ -9,6 +9,7 @@ ports.json        the port of each embedded server
 valkey/ postgres/ s3/
 """
 
+import atexit
 import fcntl
 import os
 import random
@@ -193,6 +194,7 @@ def claim(port: int) -> bool:
     except OSError:
         held.close()
         return False
+    atexit.register(held.close)  # or Python tells of it as of one that was forgotten
     _claims[port] = held
     return True
 
