@@ -156,21 +156,31 @@ async def _wrong_owner(pool: Pool) -> None:
     await pool.worker("w")
 
 
-async def _stale(pool: Pool, act: Callable[[], Awaitable[object]], request_id: str) -> None:
-    """The request gets another generation between the read and the script."""
-    inner = pool.log.read
-    changed = False
+async def _meanwhile(
+    pool: Pool, act: Callable[[], Awaitable[object]], change: Callable[[], Awaitable[object]]
+) -> None:
+    """Another call comes between what a handler reads first and its script."""
+    read, first = pool.log.read, True
 
-    async def read(*command: Any) -> Any:
-        nonlocal changed
-        answer = await inner(*command)
-        if command[0] == "HGET" and command[2] == "generations" and not changed:
-            changed = True
-            await give_back(pool.log, request_id, pool.log.keys.new_id_beside(request_id))
+    async def slow(*command: Any) -> Any:
+        nonlocal first
+        answer, now = await read(*command), first
+        first = False
+        if now:
+            await change()
         return answer
 
-    pool.log.read = read  # type: ignore[method-assign]
+    pool.log.read = slow  # type: ignore[method-assign]
     await act()
+
+
+async def _stale(pool: Pool, act: Callable[[], Awaitable[object]], request_id: str) -> None:
+    """The request gets another generation between the read and the script."""
+    await _meanwhile(
+        pool,
+        act,
+        lambda: give_back(pool.log, request_id, pool.log.keys.new_id_beside(request_id)),
+    )
 
 
 async def _stale_cancel(pool: Pool) -> None:
@@ -211,16 +221,8 @@ async def _expire_nothing(pool: Pool) -> None:
 
 async def _cancel_nothing(pool: Pool) -> None:
     request_id = await pool.submit()
-    read = pool.log.read
-
-    async def vanishing(*command: Any) -> Any:
-        answer = await read(*command)
-        if command[0] == "HGET":
-            await read("DEL", pool.log.keys.request(request_id))
-        return answer
-
-    pool.log.read = vanishing  # type: ignore[method-assign]
-    await pool.cancel(request_id)
+    redis, key = pool.log.redis, pool.log.keys.request(request_id)
+    await _meanwhile(pool, lambda: pool.cancel(request_id), lambda: redis.call("DEL", key))
 
 
 async def _spent(pool: Pool) -> None:
@@ -264,18 +266,11 @@ async def _behind_a_fence(pool: Pool) -> None:
 
 
 async def _stale_number(pool: Pool) -> None:
-    read, first = pool.log.read, True
-
-    async def slow(*command: Any) -> Any:
-        nonlocal first
-        answer = await read(*command)
-        if command[0] == "GET" and first:
-            first = False
-            await open_account(pool.log, SECRET, "quick")
-        return answer
-
-    pool.log.read = slow  # type: ignore[method-assign]
-    await open_account(pool.log, SECRET, "slow")
+    await _meanwhile(
+        pool,
+        lambda: open_account(pool.log, SECRET, "slow"),
+        lambda: open_account(pool.log, SECRET, "quick"),
+    )
 
 
 async def _no_account(pool: Pool) -> None:
@@ -318,15 +313,10 @@ async def _post(pool: Pool, *posts: tuple[int, str], stranger: bool = False) -> 
 async def _post_too_late(pool: Pool) -> None:
     """The lease goes between its look-up and the script."""
     job = await _job(pool, stream=True)
-    read = pool.log.read
-
-    async def vanishing(*command: Any) -> Any:
-        answer = await read(*command)
-        await read("DEL", pool.log.keys.lease(job.generation_id))
-        return answer
-
-    pool.log.read = vanishing  # type: ignore[method-assign]
-    await pool.post(job.generation_id, 1, "x")
+    redis, key = pool.log.redis, pool.log.keys.lease(job.generation_id)
+    await _meanwhile(
+        pool, lambda: pool.post(job.generation_id, 1, "x"), lambda: redis.call("DEL", key)
+    )
 
 
 async def _give_back_expired(pool: Pool) -> None:
@@ -410,24 +400,6 @@ async def _gives_back(pool: Pool) -> None:
     await _gives(pool)
     await pool.settle()
     await transfer(pool.log, pool.limits, pool.owner, Target(pool.client.id), 1)
-
-
-async def _meanwhile(
-    pool: Pool, act: Callable[[], Awaitable[object]], change: Callable[[], Awaitable[object]]
-) -> None:
-    """Another call comes between what a handler reads first and its script."""
-    read, first = pool.log.read, True
-
-    async def slow(*command: Any) -> Any:
-        nonlocal first
-        answer, now = await read(*command), first
-        first = False
-        if now:
-            await change()
-        return answer
-
-    pool.log.read = slow  # type: ignore[method-assign]
-    await act()
 
 
 async def _client_gone(pool: Pool, act: Callable[[], Awaitable[object]]) -> None:
