@@ -206,7 +206,7 @@ def owed(events: Iterable[Event]) -> Iterator[Line]:
                 yield Line("tax", event.user_id, event.request_id, -event.tax)
             case types.Abandoned():
                 pass  # what comes back is counted where it is released
-            case types.Released() if event.refund:
+            case types.Released() if event.refunded:  # nothing of what a floor had lifted
                 yield Line("refund", event.user_id, event.request_id, event.refunded)
             case types.Transferred():
                 yield Line("transfer", event.user_id, event.transfer_id, -event.amount)
@@ -251,7 +251,8 @@ async def await_paid(
     finally:
         for _, due, found in seen:
             missing, odd = Counter(due) - Counter(found), Counter(found) - Counter(due)
-            assert (list(missing.items())[:4], list(odd.items())[:4]) == ([], [])
+            assert not missing, f"not booked: {list(missing.items())[:4]}"
+            assert not odd, f"not owed: {list(odd.items())[:4]}"
     events, due, _ = seen[0]
     twice = [each for each, n in Counter((e.what, e.user_id, e.for_) for e in due).items() if n > 1]
     assert twice == []
