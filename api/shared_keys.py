@@ -90,15 +90,9 @@ class _Bodied:
         async with self._bodies.read(req, BODY_BYTES) as raw:
             body = documents.decoded(_body, raw)
             documents.refuse_nul(raw, body)
-        values = (
-            body.name,
-            body.kudos,
-            body.expiry,
-            body.max_text_tokens,
-            body.max_image_pixels,
-            body.max_image_steps,
-        )
-        return Terms(*(None if value is UNSET else value for value in values))  # type: ignore[arg-type]
+        named = msgspec.structs.asdict(body)
+        given = {name: value for name, value in named.items() if value is not UNSET}
+        return Terms(days=given.pop("expiry", None), **given)
 
     async def _show(self, resp: falcon.asgi.Response, known: Known) -> None:
         owner = (await people(self._log, [known.user_id]))[known.user_id]

@@ -15,8 +15,11 @@ def tokens_of(characters: int, max_length: int) -> int:
 def implausible(characters: int, max_length: int, elapsed_ms: int, believable: int) -> bool:
     """Whether a reply came faster than `believable` (10^-3 tokens a second).
 
-    Of less than a second nothing can be said: it counts as one.
+    Where either was not recorded (0), nothing is. Of less than a second nothing can be said: it
+    counts as one.
     """
+    if not elapsed_ms or not believable:
+        return False
     elapsed_ms = max(elapsed_ms, 1000)
     return sample(characters, max_length, elapsed_ms) > believable
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
 from events import codec
 from events.types import AccountChanged, AccountDeleted, AccountRekeyed
-from handlers.accounts import ANONYMOUS_ID, MOST_NAME, digest_of
+from handlers.accounts import ANONYMOUS_ID, MOST_NAME, OPERATOR, digest_of
 from handlers.errors import AnonForbiddenUserMod, BadRequest, TooLongUserName, UserNotFound
 from handlers.log import Log, Refusal
+from handlers.users import shared_keys_of
 
 logger = structlog.get_logger()
-
-OPERATOR = -1
-"""Who changes something where no account does."""
 
 NONE_MAY_WAIT = -1
 """A concurrency of none at all: 0 is that of the settings."""
@@ -67,13 +65,13 @@ class Change(NamedTuple):
             "usage_multiplier": self.usage_multiplier,
             "suspicious": 0 if self.reset_suspicion else None,
         }
-        given = {name: value for name, value in values.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
         return AccountChanged(
             user_id=user_id,
             changed=(*given, *sorted(roles)),
             by=by,
             roles=tuple(sorted(role for role, has in roles.items() if has)),
-            **given,  # type: ignore[arg-type]  # each is of its field's type
+            **given,
         )
 
 
@@ -211,9 +209,5 @@ async def _keys_of(log: Log, user_id: int) -> _Keys:
     key, passkey = await log.read("HMGET", log.keys.account(user_id), "key", "passkey")
     if key is None:
         raise UserNotFound
-    shared = await log.read("SMEMBERS", log.keys.shared_keys(user_id))
-    return _Keys(
-        key.decode(),
-        (passkey or b"").decode(),
-        tuple(sorted(each.decode() for each in shared)),
-    )
+    shared = await shared_keys_of(log, user_id)
+    return _Keys(key.decode(), (passkey or b"").decode(), tuple(shared))

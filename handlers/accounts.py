@@ -8,7 +8,7 @@ import hmac
 import secrets
 import uuid
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from events import codec
@@ -21,6 +21,8 @@ from handlers.log import Log, Refusal
 ANONYMOUS_KEY = "0000000000"
 ANONYMOUS_ID = 0
 MOST_NAME = 30
+OPERATOR = -1
+"""Who changes or gives something where no account does."""
 CACHE_SECONDS = 5.0
 CACHE_SIZE = 10_000
 
@@ -120,6 +122,11 @@ def digest_of(secret: str, api_key: str) -> str:
 def _progress_key(digest: str) -> str:
     """SHA-256 of the stored key hash (spec, Streaming progress)."""
     return hashlib.sha256(digest.encode()).hexdigest()
+
+
+def roles_of(values: Sequence[bytes | None]) -> frozenset[str]:
+    """Those that an account has, by its hash's fields of events/roles.py in turn."""
+    return frozenset(role for role, value in zip(ROLES, values, strict=True) if value == b"1")
 
 
 async def open_account(
@@ -300,7 +307,7 @@ class Accounts:
         name, key, concurrency, trusted_ms, invited, *held = fields
         if name is None:
             return None
-        roles = frozenset(role for role, value in zip(ROLES, held, strict=True) if value == b"1")
+        roles = roles_of(held)
         return Account(
             user_id,
             name.decode(),

@@ -13,7 +13,8 @@ import msgspec
 from events import faults, speed, types
 from events.base import Position, Recorded
 from events.keys import Keys, name_hash
-from events.prices import Rate, escrow_of
+from events.prices import escrow_of
+from events.settlements import settlements
 
 Carried = (
     types.WaitingChanged
@@ -287,9 +288,7 @@ def _paid(keys: Keys, recorded: Recorded, event: types.SubmittedReply) -> list[M
             event.generation_id,
             event.price,
             event.escrow,
-            event.elapsed_ms > 0
-            and event.believable > 0
-            and speed.implausible(
+            speed.implausible(
                 event.characters, event.max_length, event.elapsed_ms, event.believable
             ),
             recorded.partition,
@@ -300,19 +299,9 @@ def _paid(keys: Keys, recorded: Recorded, event: types.SubmittedReply) -> list[M
 
 def _settled(keys: Keys, recorded: Recorded, event: types.Cancelled) -> list[Meaning]:
     """Both sides of what the jobs that ended with a cancel had posted."""
-    if not event.rates:  # written before it was paid for, or nothing ended
-        return []
     payer, position = event.user_id, recorded.position
-    of = {generation_id: i for i, generation_id in enumerate(event.generations)}
     movements: list[Meaning] = []
-    # Written before times were recorded: nothing of it is suspicious.
-    times = event.elapsed_ms or (0,) * len(event.settled)
-    for generation_id, characters, elapsed_ms in zip(
-        event.settled, event.characters, times, strict=True
-    ):
-        i = of[generation_id]
-        price = Rate.parse(event.rates[i]).price(characters, event.max_length)
-        owner = event.owners[i]
+    for job in settlements(event):
         movements += (
             Charge(
                 keys.of_account(payer),
@@ -320,24 +309,21 @@ def _settled(keys: Keys, recorded: Recorded, event: types.Cancelled) -> list[Mea
                 "cancelled",
                 event.shared_key,
                 event.request_id,
-                generation_id,
-                price + event.burn,
+                job.generation_id,
+                job.price + event.burn,
                 event.burn,
                 recorded.partition,
                 position,
             ),
             Reward(
-                keys.of_account(owner),
-                owner,
+                keys.of_account(job.owner_id),
+                job.owner_id,
                 "cancelled",
-                event.workers[i],
-                generation_id,
-                price,
-                0 if event.trusted[i] else escrow_of(price),
-                elapsed_ms > 0
-                and speed.implausible(
-                    characters, event.max_length, elapsed_ms, event.believable[i]
-                ),
+                job.worker_id,
+                job.generation_id,
+                job.price,
+                0 if job.trusted else escrow_of(job.price),
+                speed.implausible(job.characters, event.max_length, job.elapsed_ms, job.believable),
                 recorded.partition,
                 position,
             ),

@@ -10,12 +10,12 @@ from events import codec
 from events.base import KUDOS
 from events.types import Granted
 from handlers.amounts import MOST
+from handlers.accounts import OPERATOR
 from handlers.errors import BadRequest, Refused, UserNotFound
 from handlers.log import Log, Refusal
 
 logger = structlog.get_logger()
 
-OPERATOR = -1
 _TOO_MUCH = f"An account has at most {MOST} kudos."
 
 

@@ -20,7 +20,8 @@ import msgspec
 from events import types
 from events.base import START, Event, Position, Recorded
 from events.ledger import Stored, movements, other_side
-from events.prices import Rate
+from events.settlements import settlements
+from handlers.effects import Carried
 from handlers.log import Log
 from handlers.replay import read_log
 
@@ -206,10 +207,9 @@ class _Books:
     def fold(self, recorded: Recorded) -> None:
         """Take the next event, and compare what stood just behind it."""
         event, position = recorded.event, recorded.position
-        source = getattr(event, "source", None)
-        if source is not None:
-            reached = Position.parse(event.source_position)  # type: ignore[attr-defined]
-            self.fences[source] = max(reached, self.fences.get(source, START))
+        if isinstance(event, Carried | types.Settled):
+            reached = Position.parse(event.source_position)
+            self.fences[event.source] = max(reached, self.fences.get(event.source, START))
         if isinstance(event, types.AccountOpened):
             self.accounts[event.user_id] = _Account(position, event.floor)
         self._hold(event)
@@ -407,13 +407,10 @@ def _dues(event: Event) -> Iterator[_Due]:
             yield _Due("charge", event.user_id, event.generation_id, event.charge)
             if event.charge:  # or it was written before replies were paid for
                 yield _Due("reward", event.owner_id, event.generation_id, event.price)
-        case types.Cancelled() if event.rates:
-            of = {generation_id: i for i, generation_id in enumerate(event.generations)}
-            for generation_id, characters in zip(event.settled, event.characters, strict=True):
-                i = of[generation_id]
-                price = Rate.parse(event.rates[i]).price(characters, event.max_length)
-                yield _Due("charge", event.user_id, generation_id, price + event.burn)
-                yield _Due("reward", event.owners[i], generation_id, price)
+        case types.Cancelled():
+            for job in settlements(event):
+                yield _Due("charge", event.user_id, job.generation_id, job.price + event.burn)
+                yield _Due("reward", job.owner_id, job.generation_id, job.price)
         case types.CheckedIn():
             yield _Due("uptime", event.user_id, event.worker_id, event.reward)
         case types.Transferred():

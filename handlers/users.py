@@ -6,7 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from events.roles import ROLES
-from handlers.accounts import ANONYMOUS_ID
+from handlers.accounts import ANONYMOUS_ID, roles_of
 from handlers.errors import UserNotFound
 from handlers.log import Log
 
@@ -98,7 +98,7 @@ async def find(log: Log, user_id: int) -> User:
         suspicious,
         created,
         bool(numbers[-1]),
-        frozenset(role for role, value in zip(ROLES, held, strict=True) if value == b"1"),
+        roles_of(held),
     )
 
 

@@ -21,6 +21,7 @@ import psycopg
 from events.base import START, Position, Recorded
 from events.ledger import BURN, CLEARING, Balance, Movement, Stored, Sums, movements
 from events.roles import ROLES
+from events.settlements import settlements
 from events.types import (
     AccountChanged,
     AccountDeleted,
@@ -217,11 +218,8 @@ def _work(event: SubmittedReply | Cancelled) -> Iterable[_Work]:
     if isinstance(event, SubmittedReply):
         yield _Work(event.user_id, event.owner_id, event.worker_id, event.max_length)
         return
-    if not event.rates:  # none was paid for
-        return
-    of = {generation_id: i for i, generation_id in enumerate(event.generations)}
-    for i in map(of.__getitem__, event.settled):
-        yield _Work(event.user_id, event.owners[i], event.workers[i], event.max_length)
+    for job in settlements(event):
+        yield _Work(event.user_id, job.owner_id, job.worker_id, event.max_length)
 
 
 def _count_work(

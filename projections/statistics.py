@@ -68,7 +68,9 @@ def fold(batch: Sequence[Recorded]) -> Document:
                     row[name] += number
             worker = (event.worker_id, partition)
             replies[worker] += 1
-            fast[worker] += _implausible(event)
+            fast[worker] += implausible(
+                event.characters, event.max_length, event.elapsed_ms, event.believable
+            )
             latest[partition] = ms
     if not text:
         return {}
@@ -102,12 +104,6 @@ def _added(event: SubmittedReply) -> Row:
     tokens = tokens_of(event.characters, event.max_length)
     speed = sample(event.characters, event.max_length, event.elapsed_ms)
     return {"requests": 1, "tokens": tokens, "samples": 1, "speed": speed}
-
-
-def _implausible(event: SubmittedReply) -> bool:
-    if not event.elapsed_ms or not event.believable:  # written before either was recorded
-        return False
-    return implausible(event.characters, event.max_length, event.elapsed_ms, event.believable)
 
 
 def _hints(position: str, _document: Document, _came_back: Sequence[str]) -> Projected:

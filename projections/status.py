@@ -14,7 +14,7 @@ from events import faults
 from events import keys as key_names
 from events.base import START, Position, Recorded
 from events.keys import Keys
-from events.prices import Rate
+from events.settlements import settlements
 from events.types import (
     Assigned,
     Cancelled,
@@ -79,7 +79,8 @@ def fold(batch: Sequence[Recorded]) -> Document:  # noqa: PLR0912 - a case an ev
                 why = _fault(event.fault_rc, event.fault_code) if event.fault_rc else {}
                 prompts.update(event.request_id, faulted | why | _done(event.done))
             case Cancelled():
-                charges = _charges(event)
+                # One that was written before cancels were paid for charges nothing.
+                charges = {job.generation_id: job.price + event.burn for job in settlements(event)}
                 for generation_id, characters in zip(event.settled, event.characters, strict=True):
                     charge = charges.get(generation_id, 0)
                     gens.update(generation_id, _settled(characters, charge, ms))
@@ -168,17 +169,6 @@ def _reply(event: SubmittedReply, ms: int) -> Row:
         "charge": event.charge,
         "finished_ms": ms,
     } | counts
-
-
-def _charges(event: Cancelled) -> dict[str, int]:
-    """What is owed for each generation that was settled; none where that was not recorded."""
-    rates = dict(zip(event.generations, event.rates, strict=False))
-    return {
-        generation_id: Rate.parse(rates[generation_id]).price(characters, event.max_length)
-        + event.burn
-        for generation_id, characters in zip(event.settled, event.characters, strict=True)
-        if generation_id in rates
-    }
 
 
 def _settled(characters: int, charge: int, ms: int) -> Row:

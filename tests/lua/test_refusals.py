@@ -104,7 +104,7 @@ async def _admission(pool: Pool) -> tuple[str, int]:
 
 async def _submit_late(pool: Pool, *, abandoned: bool) -> None:
     minted = pool.log.keys.new_request_id()
-    pool.log.keys.new_request_id = lambda: minted  # type: ignore[method-assign]
+    pool.log.keys.new_request_id = lambda: minted
     _, deadline_ms = await _admission(pool)
     await pool.pass_time(61)
     if abandoned:
@@ -170,7 +170,7 @@ async def _meanwhile(
             await change()
         return answer
 
-    pool.log.read = slow  # type: ignore[method-assign]
+    pool.log.read = slow
     await act()
 
 
@@ -229,7 +229,7 @@ async def _spent(pool: Pool) -> None:
     request_id = await pool.submit()
     late = pool.log.keys.new_id_beside(request_id)
     await give_back(pool.log, request_id, late)
-    pool.log.keys.new_id_beside = lambda _: late  # type: ignore[method-assign]
+    pool.log.keys.new_id_beside = lambda _: late
     await pool.assign(request_id)
 
 
@@ -551,7 +551,7 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
 @pytest.mark.parametrize(("script", "word"), REFUSALS)
 async def test_a_refusal_changes_nothing(pool: Pool, script: str, word: str) -> None:
     watching = Watching(pool, pool.log.scripts)
-    pool.log.scripts = watching  # type: ignore[assignment]
+    pool.log.scripts = watching
 
     with contextlib.suppress(Refused, Refusal):
         await SCENARIOS[script, word](pool)
