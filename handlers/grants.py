@@ -9,8 +9,8 @@ import structlog
 from events import codec
 from events.base import KUDOS
 from events.types import Granted
-from handlers.amounts import MOST
 from handlers.accounts import OPERATOR
+from handlers.amounts import MOST
 from handlers.errors import BadRequest, Refused, UserNotFound
 from handlers.log import Log, Refusal
 
