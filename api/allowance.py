@@ -26,6 +26,7 @@ from handlers.errors import (
 )
 from handlers.limits import Limits
 from handlers.log import Log
+from handlers.store import Store
 from handlers.submit import NewRequest, Receipt, repeated, submit
 from projections import database
 from projections.rules import Wanted
@@ -70,9 +71,11 @@ class Allowances:
         queue: Queue,
         terms: Terms,
         settled: Settled,
+        store: Store | None = None,
     ) -> None:
         self._log = log
         self._limits = limits
+        self._store = store
         self._accounts = accounts
         self._tariff = tariff
         self._availability = availability
@@ -196,7 +199,9 @@ class Allowances:
         return await self._submit_as(anonymous, new)
 
     async def _submit_as(self, account: Account, new: NewRequest) -> Receipt:
-        return await submit(self._log, self._limits, self._tariff, account, new, self._settled)
+        return await submit(
+            self._log, self._limits, self._tariff, account, new, self._settled, self._store
+        )
 
     async def _anonymous(self) -> Account:
         return await self._accounts.find(ANONYMOUS_KEY)

@@ -55,6 +55,7 @@ from handlers.modes import Modes
 from handlers.passkeys import Passkeys
 from handlers.pop import Workers
 from handlers.reference import Reference
+from handlers.store import Store
 from handlers.timeouts import Timeouts
 from handlers.worker_addresses import WorkerAddresses
 from handlers.worker_messages import Messages
@@ -81,6 +82,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     queue: Queue
     gate: Gate
     allowances: Allowances
+    store: Store | None
+    """None: there is none, and requests with images are refused."""
     models: Models
     reference: Reference
     tariff: Tariff

@@ -231,8 +231,9 @@ class Pop:
     ) -> Hand | None:
         chat, models = candidate.wanted.chat, candidate.wanted.models
         model = models[0] if chat else declared.chosen(models)
+        declaration = declared.declaration if chat else declared.for_text
         job = await self._decoys.give(
-            worker, candidate.request_id, model, validated=declared.offer.validated
+            worker, declaration, candidate.request_id, model, validated=declared.offer.validated
         )
         return None if job is None else Hand((job,), chat, decoy=True)
 

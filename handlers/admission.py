@@ -30,9 +30,13 @@ from handlers.errors import (
 )
 from handlers.limits import Limits
 from handlers.log import Log, Refusal
+from handlers.objects import NOTHING, Kept
 
 MOST_SCOPES = 20
 """Models of an anonymous request whose jobs are counted: more than a chat request may name."""
+
+CLOSED = "-"
+"""In place of what an admission stores, where there is none any more (lua/admit.lua)."""
 
 Settled = Callable[[Sequence[Position]], Awaitable[bool]]
 """Whether the settler came to these heads, one for each partition; waits for it a moment."""
@@ -83,6 +87,9 @@ class Admission(NamedTuple):
     claim: Claim | None = None
     """Where another submission of the operation was admitted first."""
 
+    kept: Kept | None = NOTHING
+    """What may be stored in the object store for it; None where the claim's admission is closed."""
+
 
 async def find_claim(log: Log, account: Account, operation_key: str) -> Claim | None:
     """What the account's operation key names, if anything."""
@@ -104,6 +111,7 @@ class Opened(NamedTuple):
 
     operation_key: str  # "" where it has none, like the next
     shared_key: str
+    kept: Kept = NOTHING
 
 
 async def opened(log: Log, user_id: int, request_id: str) -> Opened | None:
@@ -112,7 +120,7 @@ async def opened(log: Log, user_id: int, request_id: str) -> Opened | None:
     if admission is None:
         return None
     parts = admission.decode().split(":")
-    return Opened(parts[2], parts[6])
+    return Opened(parts[2], parts[6], Kept.parse(parts[7]) if len(parts) > 7 else NOTHING)  # noqa: PLR2004 - see lua/lib/waiting
 
 
 async def check_concurrency(
@@ -153,6 +161,7 @@ async def admit(
     kudos: int = 0,
     hold: int = 0,
     tax: int = 0,
+    kept: Kept = NOTHING,
     settled: Settled = never_settled,
 ) -> Admission:
     """Let the account submit one request; hold kudos for it, charge its tax, and claim its
@@ -161,6 +170,7 @@ async def admit(
     kudos  the estimate that its client is told, 10^-4 kudos like the next
     hold   what has to be there, and is held until the request is done; 0: nothing
     tax    what is charged now, whatever becomes of the request
+    kept   what will be stored in the object store under its id
 
     Raise InvalidAPIKey where the account or its shared key went away, SharedKeyExpired;
     TooManyPrompts, KudosUpfront, SharedKeyEmpty and SharedKeyInsufficientKudos, or SettlerBehind
@@ -178,6 +188,8 @@ async def admit(
         hold=hold,
         tax=tax,
         shared_key=account.key_id,
+        images=kept.images,
+        offloaded=kept.offloaded,
     )
     for attempt in range(2):
         try:
@@ -189,12 +201,13 @@ async def admit(
                 case "KEY_EXPIRED":
                     raise SharedKeyExpired from refusal
                 case "CLAIMED":
-                    *claim, balance = refusal.details
-                    return _claimed(claim, priority_of(account, int(balance)))
+                    *claim, balance, objects = refusal.details
+                    return _claimed(claim, priority_of(account, int(balance)), objects.decode())
             if attempt:
                 raise _refused(account, refusal, jobs, most, hold) from refusal
         else:
-            return Admission(request_id, int(deadline_ms), priority_of(account, int(balance)))
+            priority = priority_of(account, int(balance))
+            return Admission(request_id, int(deadline_ms), priority, kept=kept)
         await until_settled(log, settled)
     raise AssertionError("the second attempt is the last")
 
@@ -261,10 +274,11 @@ async def _run(log: Log, limits: Limits, event: Admitted, most: int) -> list[byt
     )
 
 
-def _claimed(told: Sequence[bytes], priority: int) -> Admission:
+def _claimed(told: Sequence[bytes], priority: int, objects: str) -> Admission:
     request_id, fingerprint, kudos, deadline_ms = told
     claim = Claim(request_id.decode(), fingerprint.decode(), int(kudos), int(deadline_ms))
-    return Admission(claim.request_id, claim.deadline_ms, priority, claim)
+    kept = None if objects == CLOSED else Kept.parse(objects)
+    return Admission(claim.request_id, claim.deadline_ms, priority, claim, kept)
 
 
 async def _waiting(log: Log, account: Account, scopes: Sequence[str]) -> int:

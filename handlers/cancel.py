@@ -35,6 +35,13 @@ class Ended(NamedTuple):
     changed: bool
 
 
+def tell_dropped(request_id: str, dropped: bytes) -> None:
+    """Say which objects stay in the store, for want of room among those to be deleted."""
+    if dropped:
+        keys = dropped.decode().split(",")
+        logger.error("object_deletes_dropped", request_id=request_id, keys=keys)
+
+
 class _Jobs(NamedTuple):
     """What of a request is or was in the hands of workers."""
 
@@ -165,7 +172,7 @@ async def expire(log: Log, limits: Limits, request_id: str) -> bool:
         except RequestNotFound:
             return False
         try:
-            position, _ = await log.run(
+            position, _, dropped = await log.run(
                 "expire",
                 partition,
                 {
@@ -173,12 +180,15 @@ async def expire(log: Log, limits: Limits, request_id: str) -> bool:
                     "content": log.keys.content(request_id),
                     "due_lease": log.keys.due(partition, "lease"),
                     "due_request": log.keys.due(partition, "request"),
+                    "delete_retry": log.keys.delete_retry(partition),
                     "generations": jobs.beside(log.keys),
                 },
                 {
                     "generations": ",".join(jobs.generations),
                     "most": limits.generations,
                     "reason_ttl": limits.fault_reason_ttl,
+                    "most_deletes": limits.delete_retries,
+                    "request_id": request_id,
                     "event": codec.encode(
                         Expired(request_id=request_id, generations=jobs.generations)
                     ),
@@ -189,5 +199,6 @@ async def expire(log: Log, limits: Limits, request_id: str) -> bool:
                 continue
             return False
         logger.info("expired", request_id=request_id, position=position.decode())
+        tell_dropped(request_id, dropped)
         return True
     return False

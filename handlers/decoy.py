@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from events.base import START
+from events.types import Declaration
+from handlers.chat.transport import transports
 from handlers.errors import RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log, Refusal
@@ -40,7 +42,13 @@ class Decoys:
         return had
 
     async def give(
-        self, worker: Worker, request_id: str, model: str, *, validated: bool = False
+        self,
+        worker: Worker,
+        declaration: Declaration,
+        request_id: str,
+        model: str,
+        *,
+        validated: bool = False,
     ) -> Assignment | None:
         """Hand the worker a decoy of the request; None where it had one, or nothing waits.
 
@@ -54,7 +62,7 @@ class Decoys:
             had.clear()
         had.add(request_id)
         try:
-            (stream,) = await log.run(
+            stream, transport = await log.run(
                 "decoy",
                 partition,
                 {
@@ -78,6 +86,7 @@ class Decoys:
                     "generation_id": generation_id,
                     "most": MOST,
                     "validated": int(validated),
+                    **transports(declaration),
                 },
             )
         except RedisUnavailable:
@@ -97,6 +106,7 @@ class Decoys:
             bytes(messages),
             bytes(payload),
             START,
+            transport.decode(),
         )
 
 

@@ -94,6 +94,18 @@ class SourceImageUnreadable(Refused):
     """This is not an image that can be read."""
 
 
+class SourceImageResolutionExceeded(Refused):
+    """An image has too many pixels."""
+
+
+class SourceImageUrlRefused(Refused):
+    """Images are not fetched from this URL."""
+
+
+class SourceImageUrlInvalid(Refused):
+    """The image could not be fetched from its URL."""
+
+
 class OperationKeyConflict(Refused):
     """The operation key names another request.
 

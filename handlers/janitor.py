@@ -1,5 +1,5 @@
 """The janitor's pass over one partition: lapsed leases, expired requests, abandoned admissions,
-monthly kudos that are due, and in maintenance what still waits.
+monthly kudos that are due, in maintenance what still waits, and the objects of what is gone.
 
 The due-sets only propose; every script judges the deadline again by Redis' clock.
 """
@@ -15,11 +15,13 @@ import structlog
 from events.keys import Due
 from handlers.admission import opened
 from handlers.cancel import expire
+from handlers.deletes import delete_objects
 from handlers.grants import give_monthly
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.modes import cancel_waiting, read_modes
 from handlers.reply import lapse
+from handlers.store import Store
 from handlers.submit import abandon
 
 logger = structlog.get_logger()
@@ -38,12 +40,18 @@ class Swept(NamedTuple):
     given: int = 0
     """Monthly kudos."""
 
+    deleted: int = 0
+    """Objects of requests that are gone."""
+
 
 class Janitor:
     """Cleans up after one partition."""
 
-    def __init__(self, log: Log, limits: Limits, partition: int) -> None:
+    def __init__(
+        self, log: Log, limits: Limits, partition: int, store: Store | None = None
+    ) -> None:
         self._log = log
+        self._store = store
         self._limits = limits
         self._partition = partition
         self._judged: set[str] = set()
@@ -63,7 +71,11 @@ class Janitor:
         cancelled = 0
         if (await read_modes(self._log)).maintenance:  # what came while it was switched on, too
             cancelled = await cancel_waiting(self._log, self._limits, self._partition)
-        swept = Swept(lapsed, expired, abandoned, cancelled, await self._give_monthly())
+        given = await self._give_monthly()
+        deleted = 0
+        if self._store is not None:  # last: what was just ended is deleted in the same pass
+            deleted = await delete_objects(self._log, self._store, self._partition)
+        swept = Swept(lapsed, expired, abandoned, cancelled, given, deleted)
         if any(swept):
             logger.info("swept", partition=self._partition, **swept._asdict())
         return swept

@@ -60,6 +60,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     generations: int = 200
     """Hand-outs (faults and give-backs included) that wear a request out."""
 
+    delete_retries: int = 100_000
+    """Objects of a partition that may wait for their deletion (spec, Images)."""
+
     progress_entries: int = 1000
     progress_bytes_per_token: int = 16
     progress_stream_ttl: int = 900

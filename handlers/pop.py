@@ -19,6 +19,7 @@ from events.types import Assigned, CheckedIn, Declaration, Returned
 from handlers import metrics
 from handlers.accounts import ANONYMOUS_ID, Account
 from handlers.cancel import expire
+from handlers.chat.transport import transports
 from handlers.errors import RedisUnavailable, SettlerBehind, WrongCredentials
 from handlers.limits import Limits
 from handlers.log import Log, Refusal, persist
@@ -66,6 +67,8 @@ class Assignment(NamedTuple):
     payload: bytes
     position: Position
     """Of its `assigned` event."""
+    transport: str = ""
+    """How its images or its messages travel: url, base64, messages_url; empty: inline."""
 
 
 class _Known(NamedTuple):
@@ -230,7 +233,7 @@ async def assign(
         log.read("HMGET", keys.content(request_id), "messages", "payload")
     )
     try:
-        position, assigned_ms, stream, *request = await log.run(
+        position, assigned_ms, transport, stream, *request = await log.run(
             "assign",
             partition,
             {
@@ -254,6 +257,7 @@ async def assign(
                 "grace": limits.progress_lease_grace,
                 "content_ttl": limits.content_ttl,
                 "most": limits.generations,
+                **transports(declaration),
                 "event": codec.encode(event),
             },
         )
@@ -303,6 +307,7 @@ async def assign(
         bytes(messages),
         bytes(payload),
         Position.parse(position),
+        transport.decode(),
     )
 
 

@@ -7,6 +7,8 @@ request under the id that the key was claimed for, and all of them are told that
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +22,7 @@ from handlers.accounts import Account
 from handlers.admission import (
     Admission,
     Claim,
+    Opened,
     Operation,
     Settled,
     admit,
@@ -27,11 +30,20 @@ from handlers.admission import (
     never_settled,
     opened,
 )
-from handlers.cancel import cancel
+from handlers.cancel import cancel, tell_dropped
+from handlers.chat.attached import Attached
 from handlers.chat.pricing import Tariff
-from handlers.errors import AdmissionLost, OperationKeyConflict, RedisUnavailable
+from handlers.errors import (
+    AdmissionLost,
+    ChatImageStorageUnavailable,
+    OperationKeyConflict,
+    RedisUnavailable,
+    Unserved,
+)
 from handlers.limits import Limits
 from handlers.log import Log, Refusal, persist
+from handlers.objects import NOTHING, Kept
+from handlers.store import Store
 
 logger = structlog.get_logger()
 
@@ -64,6 +76,10 @@ class NewRequest(NamedTuple):
 
     operation: Operation | None = None
 
+    attached: Attached | None = None
+    """What has to be in the object store before it is taken; its messages take the place of those
+    in `content`."""
+
 
 class Receipt(NamedTuple):
     """The request was accepted and stands in the log."""
@@ -90,6 +106,11 @@ async def repeated(
     if claim is None:
         return None
     await _check(log, limits, account, operation, claim)
+    return await _stored(log, claim)
+
+
+async def _stored(log: Log, claim: Claim) -> Receipt | None:
+    """The request that a claim names; None where it is not there, or not yet."""
     state, position = await log.read(
         "HMGET", log.keys.request(claim.request_id), "state", "position"
     )
@@ -105,13 +126,17 @@ async def submit(
     account: Account,
     new: NewRequest,
     settled: Settled = never_settled,
+    store: Store | None = None,
 ) -> Receipt:
     """Admit and store a request, or answer with the one that its operation key names.
 
-    Raise as `admit` does; OperationKeyConflict, AdmissionLost past the admission's deadline,
-    RedisUnavailable. A submit without an operation key whose fate is unknown is followed up behind
-    the caller's back and undone: its client was told to try again. One with a key is left as it is:
-    the same try again will find it.
+    What is attached to it goes into `store` in between, under the id that was admitted. Raise as
+    `admit` does; OperationKeyConflict, AdmissionLost past the admission's deadline,
+    RedisUnavailable; ChatImageStorageUnavailable, and the admission is given up at once.
+
+    A submit without an operation key whose fate is unknown is followed up behind the caller's back
+    and undone: its client was told to try again. One with a key is left as it is: the same try
+    again will find it.
     """
     admission = await admit(
         log,
@@ -124,22 +149,39 @@ async def submit(
         kudos=new.kudos,
         hold=new.hold,
         tax=new.tax,
+        kept=new.attached.kept if new.attached else NOTHING,
         settled=settled,
     )
+    request_id = admission.request_id
     if new.operation and admission.claim:
         await _check(log, limits, account, new.operation, admission.claim)
-    request_id = admission.request_id
+        stored = await _stored(log, admission.claim)
+        if stored is not None:
+            return stored
+    kept = _agreed(new, admission)
+    if kept is None:
+        deadline_ms = admission.deadline_ms
+        await _give_up(log, limits, account.id, request_id, deadline_ms, _key(new))
+        raise AdmissionLost
+    if new.attached:
+        try:
+            await _keep(log, store, new.attached, admission, kept)
+        except ChatImageStorageUnavailable:
+            if admission.claim is None:  # else whoever was admitted may be about to store it
+                await _forgo(log, limits, account.id, request_id, new)
+            raise
+        new = new._replace(content=new.content | {"messages": new.attached.stored(request_id)})
 
     async def undo() -> None:
-        await _store(log, limits, account, new, admission)
+        await _store(log, limits, account, new, admission, kept)
         await cancel(log, limits, tariff, request_id)
 
     try:
-        position = await _store(log, limits, account, new, admission)
+        position = await _store(log, limits, account, new, admission, kept)
     except Refusal as refusal:
         # Past its deadline, or given up already. With this, the next try finds its key free.
         deadline_ms = admission.deadline_ms
-        await _give_up(log, limits, account.id, request_id, deadline_ms, _key(new))
+        await _give_up(log, limits, account.id, request_id, deadline_ms, _key(new), kept)
         raise AdmissionLost from refusal
     except RedisUnavailable:
         if new.operation is None:
@@ -165,38 +207,86 @@ async def abandon(
     deadline_ms: int,
     operation_key: str = "",
     shared_key: str = "",
+    kept: Kept = NOTHING,
 ) -> bool | None:
-    """Give up an admission whose deadline passed. Whether it was given up: false where the request
-    came, None where its deadline is still ahead.
+    """Give up an admission whose deadline passed, and delete what was stored for it. Whether it was
+    given up: false where the request came, None where its deadline is still ahead.
 
-    A request that came and is gone again, unseen, is called abandoned: its release is the same.
+    `deadline_ms` is 0 for who was admitted, and will not come. A request that came and is gone
+    again, unseen, is called abandoned: its release is the same.
     """
     partition = log.keys.of(request_id)
     event = Abandoned(
         request_id=request_id,
         user_id=user_id,
-        ttl=limits.request_ttl,
+        # While a submit or an upload of its may still come.
+        ttl=max(limits.request_ttl, limits.admission_deadline),
         operation_key=operation_key,
         shared_key=shared_key,
+        images=kept.images,
+        offloaded=kept.offloaded,
     )
     try:
-        (position,) = await log.run(
+        position, dropped = await log.run(
             "abandon",
             partition,
             {
                 "request": log.keys.request(request_id),
                 "due_request": log.keys.due(partition, "request"),
+                "delete_retry": log.keys.delete_retry(partition),
             },
-            {"deadline_ms": deadline_ms, "event": codec.encode(event)},
+            {
+                "deadline_ms": deadline_ms,
+                "most": limits.delete_retries,
+                "event": codec.encode(event),
+            },
         )
     except Refusal as refusal:
         return False if refusal.word == "EXISTS" else None
     logger.info("abandoned", request_id=request_id, position=position.decode())
+    tell_dropped(request_id, dropped)
     return True
 
 
+def _agreed(new: NewRequest, admission: Admission) -> Kept | None:
+    """What its admission lets the request keep in the object store.
+
+    A repeat of an operation carries on with another's admission: it may want to offload what that
+    one did not, or the other way round, for a URL brings another image; the admission decides.
+    None where it cannot carry on: its images are others, or that admission is closed.
+    """
+    kept = admission.kept
+    if kept is None or kept.images != (len(new.attached.images) if new.attached else 0):
+        return None
+    return None if kept.offloaded and new.attached is None else kept
+
+
+async def _keep(
+    log: Log, store: Store | None, attached: Attached, admission: Admission, kept: Kept
+) -> None:
+    """Store what is attached, in time for the request."""
+    if store is None:
+        raise ChatImageStorageUnavailable
+    request_id = admission.request_id
+    left = (admission.deadline_ms - await log.now_ms(log.keys.of(request_id))) / 1000
+    objects = await asyncio.to_thread(attached.objects, request_id, kept)
+    await store.put(objects, seconds=left)
+
+
+async def _forgo(log: Log, limits: Limits, user_id: int, request_id: str, new: NewRequest) -> None:
+    """Give up an own admission at once. Where Redis is away, too, the janitor will."""
+    kept = new.attached.kept if new.attached else NOTHING
+    with contextlib.suppress(Unserved):
+        await _give_up(log, limits, user_id, request_id, 0, _key(new), kept)
+
+
 async def _store(
-    log: Log, limits: Limits, account: Account, new: NewRequest, admission: Admission
+    log: Log,
+    limits: Limits,
+    account: Account,
+    new: NewRequest,
+    admission: Admission,
+    kept: Kept,
 ) -> Position:
     """Store the admitted request. It may have been stored before, by a repeat of the operation."""
     request_id = admission.request_id
@@ -217,6 +307,8 @@ async def _store(
         targeted=bool(new.demand.only),
         shared_key=account.key_id,
         tax=new.tax,
+        images=kept.images,
+        offloaded=kept.offloaded,
     )
     content: list[str] = []
     for name, value in new.content.items():
@@ -247,7 +339,8 @@ async def _check(
     if claim.fingerprint == operation.fingerprint:
         return
     # A claim lasts as long as its request: one whose request never came is nobody's.
-    if await _give_up(log, limits, account.id, claim.request_id, claim.deadline_ms, operation.key):
+    request_id, deadline_ms = claim.request_id, claim.deadline_ms
+    if await _give_up(log, limits, account.id, request_id, deadline_ms, operation.key):
         raise AdmissionLost
     raise OperationKeyConflict
 
@@ -259,11 +352,23 @@ async def _give_up(
     request_id: str,
     deadline_ms: int,
     operation_key: str,
+    kept: Kept = NOTHING,
 ) -> bool | None:
-    """Abandon an admission, with the shared key that it named: a repeat may come with another."""
+    """Abandon an admission, with the shared key and the objects that it named: a repeat may come
+    with another key. Where it is closed already, `kept` is what the caller may have stored."""
     named = await opened(log, user_id, request_id)
-    shared_key = named.shared_key if named else ""
-    return await abandon(log, limits, user_id, request_id, deadline_ms, operation_key, shared_key)
+    if named is None:
+        named = Opened(operation_key, "", kept)
+    return await abandon(
+        log,
+        limits,
+        user_id,
+        request_id,
+        deadline_ms,
+        operation_key,
+        named.shared_key,
+        named.kept,
+    )
 
 
 def _key(new: NewRequest) -> str:

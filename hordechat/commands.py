@@ -40,7 +40,7 @@ from handlers.timeouts import Timeout, Timeouts
 from handlers.verify import verify as compare
 from hordechat import garbage
 from hordechat.duty import Duty
-from hordechat.opening import CannotOpen, limits_of, open_log
+from hordechat.opening import CannotOpen, limits_of, open_log, store_of
 from hordechat.settings import Settings
 from lua.link import Link, Tail, Unavailable
 
@@ -135,8 +135,10 @@ def settler(settings: Settings, *, take: int | None) -> None:
 def janitor(settings: Settings, *, take: int | None) -> None:
     """Clean up until SIGTERM."""
 
+    store = store_of(settings)
+
     async def work(log: Log, partition: int) -> None:
-        cleaner = Janitor(log, limits_of(settings), partition)
+        cleaner = Janitor(log, limits_of(settings), partition, store)
 
         async def sweep() -> None:
             while True:

@@ -4,6 +4,7 @@ from events.base import KUDOS
 from events.keys import PARTITIONS, Keys
 from handlers.limits import Limits
 from handlers.log import Log
+from handlers.store import Place, Store
 from hordechat.settings import Settings
 from lua.link import connect
 
@@ -38,6 +39,24 @@ async def open_log(
             "The number is fixed at the first start."
         )
     return log
+
+
+def store_of(settings: Settings) -> Store | None:
+    """The object store; None where there is none."""
+    if not settings.s3_endpoint_url:
+        return None
+    images = settings.r2_source_image_bucket
+    return Store(
+        Place(
+            endpoint=settings.s3_endpoint_url,
+            public=settings.s3_public_endpoint_url or settings.s3_endpoint_url,
+            access_key=settings.s3_access_key,
+            secret_key=settings.s3_secret_key,
+            region=settings.s3_region,
+            images=images,
+            messages=settings.r2_chat_messages_bucket or images,
+        )
+    )
 
 
 def limits_of(settings: Settings) -> Limits:

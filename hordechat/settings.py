@@ -20,6 +20,10 @@ _UNPREFIXED = frozenset(
         "s3_endpoint_url",
         "s3_access_key",
         "s3_secret_key",
+        "s3_public_endpoint_url",
+        "s3_region",
+        "r2_source_image_bucket",
+        "r2_chat_messages_bucket",
         "kudos_trust_threshold",
     }
 )
@@ -34,6 +38,8 @@ _ORDERED = (
     ("text_free_output_floor", "text_free_output_ceiling"),
     ("text_free_output_wait_full_seconds", "text_free_output_wait_floor_seconds"),
 )
+_BUCKET = r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"
+_PORTS = r"^[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*$"
 _USERNAME = re.compile(r".+#[0-9]+")
 _MASK = "***"
 
@@ -83,6 +89,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
     ] = ""
     s3_access_key: Annotated[str, _meta("Access key of the S3 store")] = ""
     s3_secret_key: Annotated[str, _meta("Secret key of the S3 store")] = ""
+    s3_public_endpoint_url: Annotated[
+        str,
+        _meta(
+            "The S3 store as workers reach it, which signed URLs name; empty: as S3_ENDPOINT_URL",
+            "URL",
+            pattern=r"^(https?://.+)?$",
+        ),
+    ] = ""
+    s3_region: Annotated[str, _meta("Region that requests to the S3 store are signed for")] = (
+        "us-east-1"
+    )
+    r2_source_image_bucket: Annotated[
+        str, _meta("Bucket of the images of chat requests", "bucket", pattern=_BUCKET)
+    ] = "horde-source-images"
+    r2_chat_messages_bucket: Annotated[
+        str,
+        _meta(
+            "Bucket of offloaded messages; empty: as R2_SOURCE_IMAGE_BUCKET",
+            "bucket",
+            pattern=f"^$|{_BUCKET}",
+        ),
+    ] = ""
 
     # This deployment
     host: Annotated[str, _meta("Address that the web process listens on", min_length=1)] = (
@@ -195,6 +223,47 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
     max_chat_text_bytes: Annotated[int, _meta("Most text in a chat request", "bytes", ge=1)] = (
         1_048_576
     )
+
+    # Images of chat requests
+    image_processes: Annotated[
+        int,
+        _meta("Processes that decode and encode images, for each web process", "processes", ge=1),
+    ] = 2
+    image_seconds: Annotated[
+        float, _meta("An image that takes longer to normalise is refused", "seconds", gt=0)
+    ] = 10
+    image_fetch_seconds: Annotated[
+        float, _meta("An image has to arrive from its URL within this", "seconds", gt=0)
+    ] = 10
+    images_fetch_seconds: Annotated[
+        float,
+        _meta(
+            "All images of a request have to arrive from their URLs within this", "seconds", gt=0
+        ),
+    ] = 30
+    image_fetch_ports: Annotated[
+        str, _meta("Ports that images are fetched from", "comma-separated", pattern=_PORTS)
+    ] = "80,443"
+    images_at_once_bytes: Annotated[
+        int,
+        _meta(
+            "Images being fetched, normalised and stored at once, in one web process; at least "
+            "those of one request",
+            "bytes",
+            ge=64 * 2**20,
+        ),
+    ] = 128 * 2**20
+
+    # Offload of chat messages
+    chat_messages_offload_enabled: Annotated[
+        bool, _meta("Store large messages as one object, for workers that take messages_url")
+    ] = False
+    chat_messages_offload_bytes: Annotated[
+        int, _meta("Largest messages that stay inline, images included", "bytes", ge=0)
+    ] = 262_144
+    chat_messages_offload_gzip: Annotated[
+        bool, _meta("Store them gzipped where that is smaller")
+    ] = False
 
     # Who may submit, and how often
     chat_admission_enabled: Annotated[

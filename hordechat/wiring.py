@@ -42,7 +42,7 @@ from handlers.pop import Workers
 from handlers.timeouts import Timeouts
 from handlers.worker_addresses import WorkerAddresses
 from handlers.worker_messages import Messages
-from hordechat.opening import limits_of
+from hordechat.opening import limits_of, store_of
 from hordechat.settings import Settings
 from projections import online, queue
 from projections.database import Database
@@ -91,7 +91,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
 
     accounts, guard = Accounts(log, settings.secret), MemoryGuard(log, settings.memory_limit_bytes)
     timeouts, modes, messages = Timeouts(log), Modes(log), Messages(log)
-    addresses = WorkerAddresses(log)
+    addresses, store = WorkerAddresses(log), store_of(settings)
     reference = references.opened(settings.text_model_reference)
     rules = Rules(
         validated=frozenset(_listed(settings.validated_backends)),
@@ -168,7 +168,9 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
                 settings.upfront_kudos_on_workerlist,
             ),
             settled,
+            store,
         ),
+        store=store,
         models=Models(reference, availability),
         reference=reference,
         tariff=tariff,
@@ -275,6 +277,8 @@ async def running(parts: Parts) -> AsyncIterator[Parts]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await parts.schemas.close()
+        if parts.store is not None:
+            parts.store.close()
         await parts.log.close()
         await parts.database.close()
 

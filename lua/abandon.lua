@@ -5,11 +5,13 @@ KEYS[1] events       stream  horde:events
 KEYS[2] control      hash    horde:control
 KEYS[3] request      hash    horde:request:<request id>
 KEYS[4] due_request  zset    horde:due:request
+KEYS[5] delete_retry set     horde:chat:image_delete_retry
 
-ARGV[1] deadline_ms
-ARGV[2..] event      flat fields of abandoned
+ARGV[1] deadline_ms  0: whoever was admitted gives it up itself
+ARGV[2] most         objects that may wait for their deletion
+ARGV[3..] event      flat fields of abandoned
 
-RETURNS {"OK", position}
+RETURNS {"OK", position, dropped}  dropped: objects for which there was no room, comma-joined
 REFUSES REBUILDING  a rebuild of state runs
         EXISTS      the request came, or came and is gone
         NOT_DUE     the deadline is still ahead
@@ -17,14 +19,16 @@ EVENTS  abandoned
 ]]
 -- use lib/event
 -- use apply/abandoned
-local request, due_request = KEYS[3], KEYS[4]
-local deadline = tonumber(ARGV[1])
+local request, due_request, delete_retry = KEYS[3], KEYS[4], KEYS[5]
+local deadline, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 if gated() then return {"REBUILDING"} end
 local known = call("HMGET", request, "state", "position")
-if known[1] == "abandoned" then return {"OK", known[2]} end
+if known[1] == "abandoned" then return {"OK", known[2], ""} end
 if known[1] then return {"EXISTS"} end
 if now() <= deadline then return {"NOT_DUE"} end
 
-local position = emit({request = request, due_request = due_request}, event_from(2))
-return {"OK", position}
+local flat = event_from(3)
+local e = fields_of(flat)
+local position = emit({request = request, due_request = due_request}, flat)
+return {"OK", position, queue_objects(delete_retry, e.request_id, objects_of(e), most)}

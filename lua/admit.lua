@@ -26,7 +26,8 @@ REFUSES REBUILDING   a rebuild of state runs
         NO_ACCOUNT   the account is gone
         NO_KEY       the shared key is gone
         CLAIMED      the operation key names another request: it, its fingerprint, its estimate and its admission's
-                     deadline come with the answer, and the account's kudos
+                     deadline come with the answer, the account's kudos, and what that admission stores as objects
+                     (lib/objects; "-" where it is closed)
         TOO_MANY     more jobs would wait than may; those that wait come with the answer
         KEY_EXPIRED  the shared key's time is up
         KEY_SHORT    the shared key may not spend as much, or nothing any more; what it may comes with the answer
@@ -53,7 +54,10 @@ if open_until then return {"OK", open_until, known[2]} end
 if claim then
   local c = call("HMGET", claim, "request", "fingerprint", "kudos", "deadline_ms")
   if c[1] == request_id then return {"OK", c[4], known[2]} end
-  if c[1] then return {"CLAIMED", c[1], c[2], c[3], c[4], known[2]} end
+  if c[1] then
+    local open, _, _, _, _, _, _, objects = admission_parts(call("HGET", account, "admission:" .. c[1]))
+    return {"CLAIMED", c[1], c[2], c[3], c[4], known[2], open and objects or "-"}
+  end
 end
 local waiting = tonumber(known[3] or "0")
 if #scopes > 0 then

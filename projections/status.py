@@ -126,6 +126,7 @@ def _prompt(event: Submitted, recorded: Recorded) -> Row:
         "done": False,
         "context_adjustments": demand.context_adjustments or None,
         "tax": event.tax,
+        "chat_messages_offloaded": event.offloaded,
     }
 
 
@@ -146,6 +147,7 @@ def _generation(event: Assigned, recorded: Recorded) -> Row:
         "state": "pending",
         "cancelled": False,
         "charge": 0,
+        "image_transport": event.image_transport or None,
     }
 
 

@@ -219,6 +219,8 @@ class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
     shared_key: str = ""  # with which it is submitted
     deadline_ms: int = 0
     refundable: int = 0  # of the tax, where the request never comes: not what the floor lifts
+    images: int = 0  # that may be stored as objects under the request's id
+    offloaded: bool = False  # whether its messages may be
 
 
 class WaitingChanged(Event, frozen=True, kw_only=True, tag="waiting-changed"):

@@ -83,12 +83,14 @@ class Submitted(Event, frozen=True, kw_only=True, tag="submitted"):
     targeted: bool = False  # it names the workers that may serve it
     shared_key: str = ""  # of the payer, with which it was submitted
     tax: int = 0  # charged at its admission
+    images: int = 0  # of its messages; each is an object in the store
+    offloaded: bool = False  # its messages are an object there, too
 
 
 class Assigned(Event, frozen=True, kw_only=True, tag="assigned"):
     """A worker took one job of the request and holds its lease."""
 
-    SCRIPT: ClassVar = ("waiting", "user_id")
+    SCRIPT: ClassVar = ("waiting", "user_id", "image_transport")
 
     request_id: str
     generation_id: str
@@ -107,6 +109,7 @@ class Assigned(Event, frozen=True, kw_only=True, tag="assigned"):
     validated: bool = False  # the worker's backend is one of those that are validated
     waiting: int = 0  # jobs of the request that still wait
     user_id: int = 0  # the payer
+    image_transport: str = ""  # url, base64, messages_url; empty: sent inline, without images
 
 
 class Progressed(Event, frozen=True, kw_only=True, tag="progressed"):
@@ -278,10 +281,12 @@ class Expired(Event, frozen=True, kw_only=True, tag="expired"):
 
 
 class Abandoned(Event, frozen=True, kw_only=True, tag="abandoned"):
-    """An admission came to its deadline without its request."""
+    """An admission came to its deadline without its request, or was given up before."""
 
     request_id: str
     user_id: int
     ttl: int  # seconds that the refusal of a late submit is remembered
     operation_key: str = ""
     shared_key: str = ""  # that its admission named
+    images: int = 0  # that may be stored as objects, as its admission says
+    offloaded: bool = False  # whether its messages may be

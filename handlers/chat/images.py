@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from handlers.chat import documents
-from handlers.chat.body import ImagePart, Message, UserMessage
+from handlers.chat.body import ImagePart, Message, TextPart, UserMessage
 from handlers.errors import (
     SourceImageSizeExceeded,
     SourceImageUnreadable,
@@ -39,6 +41,31 @@ def placed(messages: Iterable[Message]) -> Iterator[Placed]:
             for index, part in enumerate(message.content):
                 if isinstance(part, ImagePart):
                     yield Placed(f"messages[{at}].content[{index}].image_url.url", part)
+
+
+def with_urls(messages: Iterable[Message], urls: Sequence[str]) -> list[Message]:
+    """The messages with these URLs in place of those of their image parts, one for each in order;
+    raise ValueError where there are more or fewer parts."""
+    left = iter(urls)
+    changed = [_with_urls(message, left) for message in messages]
+    if next(left, None) is not None:
+        raise ValueError("there are fewer image parts than URLs")
+    return changed
+
+
+def _with_urls(message: Message, urls: Iterator[str]) -> Message:
+    if not isinstance(message, UserMessage) or isinstance(message.content, str):
+        return message
+    parts: list[TextPart | ImagePart] = []
+    for part in message.content:
+        if isinstance(part, ImagePart):
+            url = next(urls, None)
+            if url is None:
+                raise ValueError("there are more image parts than URLs")
+            parts.append(ImagePart(msgspec.structs.replace(part.image_url, url=url)))
+        else:
+            parts.append(part)
+    return msgspec.structs.replace(message, content=parts)
 
 
 def check(messages: Iterable[Message]) -> int:

@@ -2,12 +2,14 @@
 Keys: account, clearing, due_admission, claim where there is an operation key, and shared_key where it names one. ]]
 -- use lib/emit
 -- use lib/ledger
+-- use lib/objects
 -- use lib/waiting
 apply["admitted"] = function(keys, e, position)
   local scopes, tax, shared_key = e.scopes or "", e.tax or "0", e.shared_key or ""
   local refundable = e.refundable or tax
   call("HSET", keys.account, "admission:" .. e.request_id,
-    admission(e.jobs, e.deadline_ms, e.operation_key or "", scopes, e.hold or "0", refundable, shared_key),
+    admission(e.jobs, e.deadline_ms, e.operation_key or "", scopes, e.hold or "0", refundable, shared_key,
+      objects_of(e)),
     "position", position)
   count_waiting(keys.account, tonumber(e.jobs), scopes)
   hold(keys.account, tonumber(e.hold or "0"), shared_key)

@@ -10,6 +10,7 @@ apply["assigned"] = function(keys, e, position, ms)
     "max_length", r[6], "prompt_tokens", r[7] or "0", "targeted", r[8] or "0", "shared_key", r[9] or "",
     "validated", e.validated or "0", "trusted", e.trusted or "0", "over_capacity", e.over_capacity or "0",
     "assigned_ms", text(ms), "deadline_ms", text(deadline), "position", position)
+  if (e.image_transport or "") ~= "" then call("HSET", keys.generation, "image_transport", e.image_transport) end
   call("ZADD", keys.due_lease, text(deadline), e.generation_id)
   local known = r[1] == "" and e.generation_id or r[1] .. "," .. e.generation_id
   local expires = text(ms + r[3] * 1000)

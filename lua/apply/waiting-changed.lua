@@ -8,10 +8,11 @@ apply["waiting-changed"] = function(keys, e, position)
   local counts, changed, total = ids_of(e.waiting), {}, 0
   local known, fields = admissions(keys.account, e.requests)
   for i, stored in ipairs(known) do
-    local before, deadline_ms, operation_key, scopes, held, refundable, shared_key = admission_parts(stored)
+    local before, deadline_ms, operation_key, scopes, held, refundable, shared_key, objects = admission_parts(stored)
     if before then
       changed[#changed + 1] = fields[i]
-      changed[#changed + 1] = admission(counts[i], deadline_ms, operation_key, scopes, held, refundable, shared_key)
+      changed[#changed + 1] =
+        admission(counts[i], deadline_ms, operation_key, scopes, held, refundable, shared_key, objects)
       total = total + counts[i] - before
       count_scopes(keys.account, counts[i] - before, scopes)
     end

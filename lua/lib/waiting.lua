@@ -18,14 +18,17 @@ local function count_waiting(account, delta, scopes)
 end
 
 -- What the account keeps of an admission:
--- `<waiting jobs>:<deadline>:<operation key>:<scopes>:<what it still holds>:<what of its tax may be given back>:<shared key>`.
-local function admission(waiting, deadline_ms, operation_key, scopes, held, refundable, shared_key)
-  return table.concat({waiting, deadline_ms, operation_key, scopes, held, refundable, shared_key}, ":")
+-- `<waiting jobs>:<deadline>:<operation key>:<scopes>:<what it still holds>:<what of its tax may be given back>:<shared key>`,
+-- and behind it `:<objects>` (lib/objects) where it stores any.
+local function admission(waiting, deadline_ms, operation_key, scopes, held, refundable, shared_key, objects)
+  local parts = {waiting, deadline_ms, operation_key, scopes, held, refundable, shared_key}
+  if objects ~= "" then parts[8] = objects end
+  return table.concat(parts, ":")
 end
 
 -- Its parts again, as text; nil where there is no such admission.
 local function admission_parts(stored)
-  return string.match(stored or "", "^(%d+):(%d+):([^:]*):([^:]*):(%d+):(%d+):([^:]*)$")
+  return string.match(stored or "", "^(%d+):(%d+):([^:]*):([^:]*):(%d+):(%d+):([^:]*):?([^:]*)$")
 end
 
 -- The admissions of some requests as the account has them (false: none), and the names of their fields.

@@ -157,6 +157,7 @@ class Swept(NamedTuple):
     abandoned: int = 0
     cancelled: int = 0
     given: int = 0
+    deleted: int = 0
     """Monthly kudos: nobody here has any."""
 
 

@@ -408,7 +408,7 @@ class Player:
 
     async def _deceive(self, worker: pop.Worker, id_: str) -> None:
         gets = self.model.deceived(id_, worker.id)
-        job = await self.decoys.give(worker, id_, MODEL)
+        job = await self.decoys.give(worker, DECLARATION, id_, MODEL)
         assert (job is not None) == gets
         if job is not None:
             self.met["decoys"] += 1

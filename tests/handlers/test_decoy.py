@@ -11,14 +11,14 @@ from handlers.decoy import Decoys, end_decoy
 from handlers.log import Refusal
 from handlers.pop import Assignment
 from handlers.progress import Accepted
-from tests.handlers.pool import MODEL, TARIFF, Pool
+from tests.handlers.pool import DECLARATION, MODEL, TARIFF, Pool
 from tests.instruments import counted
 from tests.spec import spec
 
 
 async def _given(pool: Pool, request_id: str, name: str = "w") -> Assignment | None:
     worker = await pool.worker(name)
-    return await Decoys(pool.log, pool.limits).give(worker, request_id, MODEL)
+    return await Decoys(pool.log, pool.limits).give(worker, DECLARATION, request_id, MODEL)
 
 
 async def _told(pool: Pool) -> dict[str, object]:
@@ -124,6 +124,8 @@ def _call(pool: Pool) -> tuple[int, dict[str, object], dict[str, object]]:
             "generation_id": generation_id,
             "most": 1,
             "validated": 0,
+            "images": "",
+            "messages": "",
         },
     )
 

@@ -283,7 +283,9 @@ async def test_a_decoy_is_told_a_reward_as_any_job_and_nobody_gets_it(pool: Pool
         await pool.submitted(request_of(max_length=200, prompt_characters=400))
     ).request_id
     worker = await pool.worker()
-    decoy = await Decoys(pool.log, pool.limits).give(worker, request_id, MODEL, validated=True)
+    decoy = await Decoys(pool.log, pool.limits).give(
+        worker, DECLARATION, request_id, MODEL, validated=True
+    )
     assert decoy is not None
     before = await pool.snapshot()
 

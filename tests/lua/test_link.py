@@ -189,10 +189,13 @@ async def test_an_unknown_script_is_loaded_and_run(link: Link) -> None:
         "control": "horde:control",
         "request": "horde:request:x",
         "due_request": "horde:due:request",
+        "delete_retry": "horde:chat:image_delete_retry",
     }
 
     with pytest.raises(Refusal) as refused:
-        await scripts.run("abandon", keys, {"deadline_ms": 9e15, "event": ["type", "abandoned"]})
+        await scripts.run(
+            "abandon", keys, {"deadline_ms": 9e15, "most": 1, "event": ["type", "abandoned"]}
+        )
 
     assert refused.value.word == "NOT_DUE"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ from handlers.transfers import Target, transfer
 from lua.link import Link
 from lua.scripts import HERE, Refusal, Scripts, load
 from tests.handlers.driver import idle
-from tests.handlers.pool import REPLY, SECRET, TARIFF, Pool, operation_of, request_of
+from tests.handlers.pool import DECLARATION, REPLY, SECRET, TARIFF, Pool, operation_of, request_of
 
 SCRIPTS = {path.stem: load(path, test=True) for path in sorted(HERE.glob("*.lua"))}
 REFUSALS = sorted(
@@ -208,12 +209,15 @@ async def _expire_nothing(pool: Pool) -> None:
             "content": keys.content(request_id),
             "due_lease": keys.due(0, "lease"),
             "due_request": keys.due(0, "request"),
+            "delete_retry": keys.delete_retry(0),
             "generations": [],
         },
         {
             "generations": "",
             "most": 1,
             "reason_ttl": 60,
+            "most_deletes": 1,
+            "request_id": request_id,
             "event": codec.encode(types.Expired(request_id=request_id, generations=())),
         },
     )
@@ -357,7 +361,7 @@ NOBODY = "00000000-0000-4000-8000-000000000000"
 
 async def _decoy(pool: Pool, request_id: str) -> str:
     worker = await pool.worker()
-    job = await Decoys(pool.log, pool.limits).give(worker, request_id, "m")
+    job = await Decoys(pool.log, pool.limits).give(worker, DECLARATION, request_id, "m")
     return "" if job is None else job.generation_id
 
 
@@ -369,6 +373,13 @@ async def _decoy_again(pool: Pool) -> None:
     request_id = await pool.submit()
     await _decoy(pool, request_id)
     await _decoy(pool, request_id)
+
+
+async def _with_image(pool: Pool, give: Callable[[str], Awaitable[object]]) -> None:
+    """A request with an image, for a worker that gets none."""
+    request_id = await pool.submit()
+    await pool.log.read("HSET", pool.log.keys.request(request_id), "objects", "1")
+    await give(request_id)
 
 
 async def _ended_decoy(pool: Pool, state: str) -> None:
@@ -478,6 +489,7 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("assign", "HELD_OFF"): _held_off,
     ("assign", "LOST"): _lost,
     ("assign", "NOT_WAITING"): _assigned_twice,
+    ("assign", "NO_IMAGES"): lambda pool: _with_image(pool, pool.assign),
     ("assign", "SPENT"): _spent,
     ("cancel", "NOT_FOUND"): _cancel_nothing,
     ("cancel", "STALE"): _stale_cancel,
@@ -507,6 +519,7 @@ SCENARIOS: dict[tuple[str, str], Callable[[Pool], Awaitable[object]]] = {
     ("delete_worker", "NOT_FOUND"): lambda pool: _gone_worker(pool, delete=True),
     ("decoy", "GONE"): lambda pool: _decoy(pool, pool.log.keys.new_request_id()),
     ("decoy", "NOT_WAITING"): _decoy_of_none,
+    ("decoy", "NO_IMAGES"): lambda pool: _with_image(pool, partial(_decoy, pool)),
     ("decoy", "TRICKED"): _decoy_again,
     ("end_decoy", "ABORTED"): lambda pool: _ended_decoy(pool, "faulted"),
     ("end_decoy", "ALREADY_SUBMITTED"): lambda pool: _ended_decoy(pool, "finished"),
