@@ -153,7 +153,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "<request id>_chat_messages.json holds the plain messages array, images inlined",
         "Content-Type: application/json, Cache-Control: no-transform, Content-Encoding: gzip",
         "images are stored as without it",
-        "chat_messages_offloaded and image_transport; null for a request sent inline without images",
+        "chat_messages_offloaded, image_transport; null where sent inline without images",
         "messages_url in place of messages, presigned for 120 seconds",
         "a worker that did not declare messages_url gets it inline",
         "a store failure leaves nothing: 503 ChatImageStorageUnavailable",
