@@ -15,75 +15,100 @@ class Crowded(Exception):
 
 class _Waiter(NamedTuple):
     parties: Set[int]
+    places: int
     turn: asyncio.Future[None]
 
 
 class Turns:
-    """A free place goes to whose parties hold the fewest places; of several, to whose last turn is
-    longest ago; of several, to who came first.
+    """Free places go to whose parties hold the fewest; of several, to whose last turn is longest
+    ago; of several, to who came first. Who needs more of them than are free keeps them from others:
+    it would wait for ever.
 
-    places   how many may be in at once
-    waiting  how many may wait; of one party, half of them
+    places   how many may be held at once
+    waiting  how many may be waited for; of one party, half of them, or those of a single turn
     seconds  for which one waits at most
+    most     how many one party may hold, unless it is by a single turn; None: all of them
     """
 
-    def __init__(self, places: int, *, waiting: int, seconds: float) -> None:
+    def __init__(
+        self, places: int, *, waiting: int, seconds: float, most: int | None = None
+    ) -> None:
         self._free = places
-        self._most = waiting
+        self._waiting = waiting
         self._seconds = seconds
+        self._most = places if most is None else most
         self._waiters: list[_Waiter] = []
         self._held: Counter[int] = Counter()
         self._turn = 0
         self._last: dict[int, int] = {}  # turns of those who hold a place or wait for one
 
     @asynccontextmanager
-    async def turn(self, parties: Set[int]) -> AsyncIterator[None]:
-        """Hold a place meanwhile, on behalf of some accounts. Raise Crowded."""
-        if self._free:
-            self._take(parties)
-        else:
-            await self._wait(parties)
+    async def turn(self, parties: Set[int], places: int = 1) -> AsyncIterator[None]:
+        """Hold places meanwhile, on behalf of some accounts. Raise Crowded."""
+        own = _Waiter(parties, places, asyncio.get_running_loop().create_future())
+        self._waiters.append(own)
+        self._seat()
+        if not own.turn.done():
+            if self._crowded(own):
+                self._waiters.remove(own)
+                raise Crowded
+            await self._wait(own)
         try:
             yield
         finally:
-            self._leave(parties)
+            self._leave(own)
 
-    async def _wait(self, parties: Set[int]) -> None:
-        if len(self._waiters) >= self._most or any(map(self._waits_enough, parties)):
-            raise Crowded
-        waiter = _Waiter(parties, asyncio.get_running_loop().create_future())
-        self._waiters.append(waiter)
+    async def _wait(self, own: _Waiter) -> None:
         try:
             async with asyncio.timeout(self._seconds):
-                await waiter.turn
+                await own.turn
         except BaseException as error:
-            if not waiter.turn.cancelled():  # its turn came in the very moment that it went
-                self._leave(parties)
+            if own in self._waiters:
+                self._waiters.remove(own)
+                self._seat()
+            else:  # its turn came in the very moment that it went
+                self._leave(own)
             if isinstance(error, TimeoutError):
                 raise Crowded from None
             raise
-        finally:
-            self._waiters.remove(waiter)
 
-    def _waits_enough(self, party: int) -> bool:
-        return sum(party in each.parties for each in self._waiters) >= self._most // 2
+    def _crowded(self, own: _Waiter) -> bool:
+        """Whether too many wait for it to wait, too."""
+        others = [each for each in self._waiters if each is not own]
+        return own.places + sum(each.places for each in others) > self._waiting or any(
+            waited and own.places + waited > self._waiting // 2
+            for waited in (
+                sum(each.places for each in others if party in each.parties)
+                for party in own.parties
+            )
+        )
 
-    def _take(self, parties: Set[int]) -> None:
-        self._free -= 1
-        self._held.update(parties)
-        self._turn += 1
-        self._last.update(dict.fromkeys(parties, self._turn))
-
-    def _leave(self, parties: Set[int]) -> None:
-        self._free += 1
-        self._held.subtract(parties)
-        self._held += Counter()  # without those that hold none
-        waiting = [each for each in self._waiters if not each.turn.done()]
-        if waiting:
+    def _seat(self) -> None:
+        """Give free places to those whose turn it is."""
+        while waiting := [each for each in self._waiters if self._may_hold(each)]:
             following = min(waiting, key=self._had)
-            self._take(following.parties)
+            if following.places > self._free:
+                break
+            self._waiters.remove(following)
+            self._free -= following.places
+            self._held.update(dict.fromkeys(following.parties, following.places))
+            self._turn += 1
+            self._last.update(dict.fromkeys(following.parties, self._turn))
             following.turn.set_result(None)
-        here = self._held.keys() | {party for each in waiting for party in each.parties}
+
+    def _may_hold(self, waiter: _Waiter) -> bool:
+        """Whether it still waits, and its parties do not hold too much already."""
+        return not waiter.turn.done() and all(
+            not self._held[party] or self._held[party] + waiter.places <= self._most
+            for party in waiter.parties
+        )
+
+    def _leave(self, own: _Waiter) -> None:
+        self._free += own.places
+        self._held.subtract(dict.fromkeys(own.parties, own.places))
+        self._held += Counter()  # without those that hold none
+        self._seat()
+        here = self._held.keys() | {party for each in self._waiters for party in each.parties}
         self._last = {party: turn for party, turn in self._last.items() if party in here}
 
     def _had(self, waiter: _Waiter) -> tuple[int, int]:

@@ -23,10 +23,10 @@ class Visits:
         self.last: asyncio.Task[None] | None = None
         """Who came in last."""
 
-    async def come(self, *parties: int) -> asyncio.Task[None]:
+    async def come(self, *parties: int, places: int = 1) -> asyncio.Task[None]:
         """One more comes, and is inside or waits."""
         told = asyncio.Event()
-        visit = asyncio.create_task(self._visit(frozenset(parties), told))
+        visit = asyncio.create_task(self._visit(frozenset(parties), places, told))
         self._told[visit] = told
         await self.rest()
         return visit
@@ -42,8 +42,8 @@ class Visits:
         for _ in range(5):
             await asyncio.sleep(0)
 
-    async def _visit(self, parties: frozenset[int], told: asyncio.Event) -> None:
-        async with self._turns.turn(parties):
+    async def _visit(self, parties: frozenset[int], places: int, told: asyncio.Event) -> None:
+        async with self._turns.turn(parties, places):
             self.inside.append(parties)
             self.last = asyncio.current_task()
             await told.wait()
@@ -56,8 +56,10 @@ class Visits:
 
 
 @contextlib.asynccontextmanager
-async def visits(places: int, *, waiting: int = 8, seconds: float = 60) -> AsyncIterator[Visits]:
-    opened = Visits(Turns(places, waiting=waiting, seconds=seconds))
+async def visits(
+    places: int, *, waiting: int = 8, seconds: float = 60, most: int | None = None
+) -> AsyncIterator[Visits]:
+    opened = Visits(Turns(places, waiting=waiting, seconds=seconds, most=most))
     yield opened
     await opened.close()
 
@@ -131,3 +133,72 @@ async def test_a_place_is_not_lost_with_who_goes_in_the_moment_of_its_turn() -> 
         await at.come(CAROL)
 
         assert at.inside == [{CAROL}]
+
+
+async def test_who_needs_many_places_waits_until_so_many_are_free_and_nobody_passes_by() -> None:
+    async with visits(4) as at:
+        first, second = await at.come(ALICE, places=2), await at.come(ALICE)
+        await at.come(BOB, places=3)
+        await at.come(ALICE)
+        assert at.inside == [{ALICE}, {ALICE}]
+
+        await at.go(second)
+        assert at.inside == [{ALICE}]
+        await at.go(first)
+        assert at.inside == [{BOB}, {ALICE}]
+
+
+async def test_several_come_in_where_one_with_many_places_goes() -> None:
+    async with visits(4) as at:
+        first = await at.come(ALICE, places=4)
+        for party in (BOB, CAROL, BOB):
+            await at.come(party)
+
+        await at.go(first)
+
+        assert at.inside == [{BOB}, {CAROL}, {BOB}]
+
+
+async def test_who_goes_unserved_makes_way_for_those_behind() -> None:
+    async with visits(4) as at:
+        await at.come(ALICE, places=2)
+        large = await at.come(BOB, places=4)
+        await at.come(CAROL)
+        assert at.inside == [{ALICE}]
+
+        large.cancel()
+        await at.rest()
+
+        assert at.inside == [{ALICE}, {CAROL}]
+
+
+async def test_one_party_holds_its_most_and_keeps_nobody_else_from_coming() -> None:
+    async with visits(4, most=2) as at:
+        first = await at.come(ALICE)
+        await at.come(ALICE)
+        await at.come(ALICE)
+        await at.come(BOB)
+        assert at.inside == [{ALICE}, {ALICE}, {BOB}]
+
+        await at.go(first)
+        assert at.inside == [{ALICE}, {BOB}, {ALICE}]
+
+
+async def test_a_single_turn_may_take_more_than_the_most_of_a_party() -> None:
+    async with visits(4, waiting=4, most=2) as at:
+        first = await at.come(ALICE, places=4)
+        await at.come(BOB, places=3)  # more than half of the line, and its only one
+        assert at.inside == [{ALICE}]
+
+        await at.go(first)
+        assert at.inside == [{BOB}]
+
+
+async def test_the_line_is_as_long_as_the_places_that_are_waited_for() -> None:
+    async with visits(4, waiting=6) as at:
+        await at.come(ALICE, places=4)
+        await at.come(BOB, places=3)
+        for visit in (await at.come(BOB), await at.come(CAROL, places=4)):
+            with pytest.raises(Crowded):
+                await visit
+        assert not (await at.come(CAROL, places=3)).done()
