@@ -8,14 +8,14 @@ delete stays, and is tried again in the next pass.
 from __future__ import annotations
 
 from handlers.log import Log
-from handlers.store import DELETES_AT_ONCE, Store
+from handlers.store import PAGE, Store
 
 
 async def delete_objects(log: Log, store: Store, partition: int) -> int:
     """Delete what is to be deleted; count it. Ends with the first page of which any stays."""
     waiting = log.keys.delete_retry(partition)
     deleted = 0
-    while names := await log.read("SRANDMEMBER", waiting, DELETES_AT_ONCE):
+    while names := await log.read("SRANDMEMBER", waiting, PAGE):
         keys = [name.decode() for name in names]
         gone = await store.delete(keys)
         if gone:

@@ -7,21 +7,25 @@ be is told by the log's state alone (handlers/objects.py); nothing here decides 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
+from itertools import islice
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
+from xml.etree.ElementTree import ParseError
 
 import structlog
 import urllib3
 from minio import Minio
 from minio.deleteobjects import DeleteObject
 from minio.error import MinioException, S3Error
+from urllib3.exceptions import HTTPError, ProtocolError
 
 from handlers.errors import ChatImageStorageUnavailable
 from handlers.objects import is_messages
+from handlers.threads import Busy, Threads
 
 logger = structlog.get_logger()
 
@@ -29,11 +33,26 @@ T = TypeVar("T")
 
 THREADS = 4
 """Calls to the store at once, in one process."""
+WAITING = 256
+"""Calls that may wait for one of those to end."""
 CONNECT_SECONDS = 2.0
 READ_SECONDS = 5.0
+CALL_SECONDS = 10.0
+"""For one call, with its wait for a thread."""
 PUT_SECONDS = 20.0
 """For all objects of a request."""
-DELETES_AT_ONCE = 1000
+AWAY_SECONDS = 2.0
+"""How long a store that was away is taken to be so."""
+PAGE = 1000
+"""Objects that one call lists or deletes, as S3 has it."""
+
+_TOLD = 200
+"""Characters of a failure that are logged: a store may answer a page of HTML."""
+_PART_BYTES = 1024**3
+"""More than any object has. In parts, an upload that fails leaves some that no listing shows."""
+_NOTHING_THERE = ("NoSuchKey", "NoSuchBucket")
+_FAILURES = (MinioException, HTTPError, OSError, ValueError, ParseError)
+"""What the client raises: an answer that is none is told by ValueError or ParseError."""
 
 
 class Object(NamedTuple):
@@ -45,10 +64,18 @@ class Object(NamedTuple):
     """Of the body, as Content-Encoding tells it: `gzip`, or none."""
 
 
+class Found(NamedTuple):
+    """An object in one of the buckets."""
+
+    bucket: str
+    key: str
+    size: int  # bytes
+
+
 class Place(NamedTuple):
     """Where the store is, and how one gets in."""
 
-    endpoint: str  # URL, http or https
+    endpoint: str  # URL, http or https, without a path
     public: str  # the same as workers reach it; signed URLs name it
     access_key: str
     secret_key: str
@@ -66,92 +93,186 @@ class Store:
 
     Its calls block, so a few threads do them. Raise ChatImageStorageUnavailable where the store is
     away, or takes too long.
+
+    connect, read  seconds that each may take
+    now            the time that URLs are signed at
+    ticks          seconds of a clock that only goes forward
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(
+        self,
+        place: Place,
+        *,
+        connect: float = CONNECT_SECONDS,
+        read: float = READ_SECONDS,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._place = place
-        self._client = _client(place, place.endpoint)
-        self._signer = _client(place, place.public)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="store")
+        timeout = urllib3.Timeout(connect=connect, read=read)
+        self._client = _client(place, place.endpoint, timeout)
+        self._signer = _client(place, place.public, timeout)
+        self._threads = Threads(THREADS, waiting=WAITING, name="store")
+        self._now = now
+        self._ticks = ticks
+        self._failed_at: float | None = None
+        self._silences = 0
+        """Calls that got no answer."""
+        self._calls = 0
+        """Under way or waiting."""
+
+    @property
+    def away(self) -> bool:
+        """Whether the last call found the store away, a moment ago; after that, while the next try
+        has no answer."""
+        if self._failed_at is None:
+            return False
+        return self._calls > 0 or self._ticks() - self._failed_at < AWAY_SECONDS
 
     async def put(self, objects: Iterable[Object], *, seconds: float = PUT_SECONDS) -> None:
         """Store all of them, within so many seconds. What was stored before it failed stays."""
         try:
             async with asyncio.timeout(min(seconds, PUT_SECONDS)):
                 for each in objects:
-                    await self._run(self._put, each)
+                    await self._run(lambda each=each: self._put(each))  # type: ignore[misc]
         except TimeoutError:
             raise ChatImageStorageUnavailable from None
 
     async def get(self, key: str) -> bytes:
-        """One object; raise ObjectMissing."""
-        return await self._run(self._get, key)
+        """One object, as it was before it was encoded; raise ObjectMissing."""
+        return await self._run(lambda: self._get(key))
+
+    async def holds(self, key: str) -> bool:
+        """Whether there is such an object."""
+        return await self._run(lambda: self._holds(key))
 
     def url(self, key: str, seconds: int) -> str:
         """Where anybody may fetch an object for so many seconds. Signed here: nothing is asked."""
         return self._signer.presigned_get_object(
-            self._bucket(key), key, expires=timedelta(seconds=seconds)
+            self.bucket(key), key, expires=timedelta(seconds=seconds), request_date=self._now()
         )
 
     async def delete(self, keys: Sequence[str]) -> set[str]:
         """Delete objects; which of them are gone, or never were. Raise nothing: the others stay."""
         gone: set[str] = set()
-        for bucket in (self._place.images, self._place.messages):
-            own = [key for key in keys if self._bucket(key) == bucket and key not in gone]
-            for at in range(0, len(own), DELETES_AT_ONCE):
+        for bucket in self._buckets():
+            own = [key for key in keys if self.bucket(key) == bucket]
+            for at in range(0, len(own), PAGE):
+                page = own[at : at + PAGE]
                 try:
-                    gone |= await self._run(self._delete, bucket, own[at : at + DELETES_AT_ONCE])
+                    gone |= await self._run(lambda b=bucket, p=page: self._delete(b, p))  # type: ignore[misc]
                 except ChatImageStorageUnavailable:
                     return gone
         return gone
 
+    async def pages(self) -> AsyncIterator[list[Found]]:
+        """All objects in its buckets, whose ever they are, page by page. What comes or goes
+        meanwhile may be told or not."""
+        for bucket in self._buckets():
+            after = ""
+            while page := await self._run(lambda b=bucket, a=after: self._list(b, a)):  # type: ignore[misc]
+                yield page
+                after = page[-1].key
+
     async def keys(self) -> list[str]:
         """The names of all objects in its buckets, whose ever they are."""
-        return await self._run(self._keys)
+        return [each.key async for page in self.pages() for each in page]
+
+    def bucket(self, key: str) -> str:
+        """Where an object of this name belongs."""
+        return self._place.messages if is_messages(key) else self._place.images
 
     def close(self) -> None:
         """Let go of its threads. Calls under way end by their own deadlines."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
-    async def _run(self, work: Callable[..., T], *args: object) -> T:
-        loop = asyncio.get_running_loop()
+    async def _run(self, work: Callable[[], T]) -> T:
+        silences = self._silences
+        self._calls += 1
         try:
-            return await loop.run_in_executor(self._threads, work, *args)
-        except (MinioException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            logger.warning("store_is_away", reason=str(error))
+            async with asyncio.timeout(CALL_SECONDS):
+                result = await self._threads.run(lambda: self._attempt(work, silences))
+        except Busy as error:
             raise ChatImageStorageUnavailable from error
+        except _FAILURES as error:  # TimeoutError is an OSError
+            self._failed(error)
+            raise ChatImageStorageUnavailable from error
+        except ObjectMissing:
+            self._answered()
+            raise
+        else:
+            self._answered()
+            return result
+        finally:
+            self._calls -= 1
 
-    def _bucket(self, key: str) -> str:
-        return self._place.messages if is_messages(key) else self._place.images
+    def _attempt(self, work: Callable[[], T], silences: int) -> T:
+        """In a thread. Silent where others found the store to be, while this call waited for it.
+
+        A connection that the store closed between two calls is no answer: every call may be made
+        twice.
+        """
+        if silences != self._silences:
+            raise TimeoutError("others wait in vain")
+        try:
+            return work()
+        except ProtocolError:
+            return work()
+
+    def _answered(self) -> None:
+        if self._failed_at is not None:
+            self._failed_at = None
+            logger.info("store_is_back")
+
+    def _failed(self, error: Exception) -> None:
+        if not isinstance(error, MinioException):
+            self._silences += 1
+        if self._failed_at is None:  # said once for each absence
+            logger.warning("store_is_away", reason=_told(error))
+        self._failed_at = self._ticks()
+
+    def _buckets(self) -> list[str]:
+        return list(dict.fromkeys((self._place.images, self._place.messages)))
 
     def _put(self, each: Object) -> None:
-        bucket, messages = self._bucket(each.key), is_messages(each.key)
-        headers = {"Cache-Control": "no-transform"} if messages else {}
-        if each.encoding:
-            headers["Content-Encoding"] = each.encoding
+        bucket = self.bucket(each.key)
         try:
-            self._send(bucket, each, headers, messages)
+            self._send(bucket, each)
         except S3Error as error:
             if error.code != "NoSuchBucket":
                 raise
-            self._client.make_bucket(bucket)
-            self._send(bucket, each, headers, messages)
+            self._make(bucket)
+            self._send(bucket, each)
 
-    def _send(self, bucket: str, each: Object, headers: dict[str, str], messages: bool) -> None:
+    def _make(self, bucket: str) -> None:
+        try:
+            self._client.make_bucket(bucket)
+        except S3Error as error:
+            if error.code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
+                raise  # else somebody was quicker
+
+    def _send(self, bucket: str, each: Object) -> None:
+        messages = is_messages(each.key)
+        headers: dict[str, str | list[str] | tuple[str]] = {}
+        if messages:
+            headers["Cache-Control"] = "no-transform"
+        if each.encoding:
+            headers["Content-Encoding"] = each.encoding
         self._client.put_object(
             bucket,
             each.key,
             BytesIO(each.body),
             len(each.body),
             content_type="application/json" if messages else "image/jpeg",
-            metadata=dict(headers),
+            metadata=headers,
+            part_size=_PART_BYTES,
         )
 
     def _get(self, key: str) -> bytes:
         try:
-            answer = self._client.get_object(self._bucket(key), key)
+            answer = self._client.get_object(self.bucket(key), key)
         except S3Error as error:
-            if error.code in ("NoSuchKey", "NoSuchBucket"):
+            if error.code in _NOTHING_THERE:
                 raise ObjectMissing(key) from error
             raise
         try:
@@ -160,20 +281,51 @@ class Store:
             answer.close()
             answer.release_conn()
 
+    def _holds(self, key: str) -> bool:
+        try:
+            self._client.stat_object(self.bucket(key), key)
+        except S3Error as error:
+            if error.code not in _NOTHING_THERE:
+                raise
+            return False
+        return True
+
     def _delete(self, bucket: str, keys: Sequence[str]) -> set[str]:
-        failed = self._client.remove_objects(bucket, [DeleteObject(key) for key in keys])
-        return set(keys) - {str(each.name) for each in failed}
+        try:
+            told = list(self._client.remove_objects(bucket, [DeleteObject(key) for key in keys]))
+        except S3Error as error:
+            if error.code not in _NOTHING_THERE:
+                raise
+            return set(keys)
+        stayed = [each for each in told if each.code not in _NOTHING_THERE]
+        if stayed:
+            first = stayed[0]
+            logger.warning(
+                "objects_not_deleted", count=len(stayed), code=first.code, key=first.name
+            )
+        return set(keys) - {str(each.name) for each in stayed}
 
-    def _keys(self) -> list[str]:
-        found: list[str] = []
-        for bucket in dict.fromkeys((self._place.images, self._place.messages)):
-            found += (str(each.object_name) for each in self._client.list_objects(bucket))
-        return found
+    def _list(self, bucket: str, after: str) -> list[Found]:
+        """A page of those whose names sort behind `after`."""
+        listing = self._client.list_objects(bucket, recursive=True, start_after=after or None)
+        try:
+            return [
+                Found(bucket, str(each.object_name), each.size or 0)
+                for each in islice(listing, PAGE)
+            ]
+        except S3Error as error:
+            if error.code not in _NOTHING_THERE:
+                raise
+            return []
 
 
-def _client(place: Place, endpoint: str) -> Minio:
+def _told(error: Exception) -> str:
+    told = f"{error.code}: {error.message}" if isinstance(error, S3Error) else str(error)
+    return f"{type(error).__name__}: {told}"[:_TOLD]
+
+
+def _client(place: Place, endpoint: str, timeout: urllib3.Timeout) -> Minio:
     parts = urlsplit(endpoint)
-    timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
     return Minio(
         parts.netloc,
         access_key=place.access_key,
