@@ -45,6 +45,7 @@ from api.wait import Drain, Watches
 from api.worker_messages import MessageRoute, MessagesRoute
 from api.workers import Directory, WorkerByName, WorkerRoute, WorkersRoute
 from handlers.accounts import Accounts
+from handlers.chat.delivery import Delivery
 from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
 from handlers.errors import RedisUnavailable
@@ -84,6 +85,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     allowances: Allowances
     store: Store | None
     """None: there is none, and requests with images are refused."""
+    delivery: Delivery
     models: Models
     reference: Reference
     tariff: Tariff
@@ -218,6 +220,7 @@ def create_app(parts: Parts) -> App:
             parts.timeouts,
             parts.messages,
             parts.addresses,
+            parts.delivery,
             wait_limit=parts.wait_limit,
             **worked,
         ),

@@ -50,6 +50,13 @@ def unless_delivered(scope: Scope, undo: Callable[[], object]) -> None:
         call.undo = undo
 
 
+def deliver_within(scope: Scope, seconds: float) -> None:
+    """Hang up on this request's client if it has not taken all of its answer in so many seconds."""
+    call = scope.get(_KEY)
+    if isinstance(call, _Call):
+        call.deliver_within(seconds)
+
+
 class CancelOnDisconnect:
     """Cancels the handler of a request whose client disconnects.
 
@@ -88,6 +95,7 @@ class _Call:
         self._send = send
         self._grace = grace
         self._timer: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self._watcher: asyncio.Task[Message] | None = None
         self._handler: asyncio.Task[Any] | None = None
         self._answered = False
@@ -122,11 +130,13 @@ class _Call:
         """The handler has ended."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
         if self.left and self._handler is not None:
             self._handler.uncancel()
-        self._timer = self._watcher = self._handler = None
+        self._timer = self._deadline = self._watcher = self._handler = None
         if self.undo is not None and not self._delivered:
             self.undo()
 
@@ -136,22 +146,40 @@ class _Call:
             self._watcher = asyncio.get_running_loop().create_task(self._until_gone())
         return self._watcher
 
+    def deliver_within(self, seconds: float) -> None:
+        """Hang up after so many seconds."""
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self._hang_up)
+
+    def _hang_up(self) -> None:
+        transport = _transport(self._send)
+        if transport is not None:
+            transport.abort()
+        self._end()
+
     async def _until_gone(self) -> Message:
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 break
-        if not self._answered and self._handler is not None:
+        self._end()
+        return message
+
+    def _end(self) -> None:
+        """There is nobody to answer any more."""
+        if not self._answered and not self.left and self._handler is not None:
             self.left = True
             self._handler.cancel()
-        return message
 
 
 def _closing(send: Send) -> bool:
-    """Whether what is sent now goes nowhere.
+    """Whether what is sent now goes nowhere. `receive` tells it some turns of the loop later only.
 
-    `receive` tells it some turns of the loop later only. uvicorn's `send` is a method of the
-    exchange that knows its transport; with another server the question stays open.
+    With a server that hides its transport the question stays open.
     """
-    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    transport = _transport(send)
     return transport is not None and bool(transport.is_closing())
+
+
+def _transport(send: Send) -> Any:
+    """uvicorn's `send` is a method of the exchange that knows its transport; None elsewhere."""
+    return getattr(getattr(send, "__self__", None), "transport", None)

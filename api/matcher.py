@@ -138,11 +138,16 @@ class Outcome(NamedTuple, Generic[Job]):
     number of them. Empty where it got a job, or nobody can say."""
 
 
+def _serves(_worker: Worker) -> bool:
+    return True
+
+
 class Matcher:
     """The shelves of one process.
 
     `spread` is among how many of the best candidates a pop picks: 1 keeps to their order, more
-    keeps several processes from all trying the same one.
+    keeps several processes from all trying the same one. `serves` is whether requests with images
+    can be served now: where not they are passed over, and come when they can.
     """
 
     def __init__(
@@ -153,6 +158,7 @@ class Matcher:
         drain: Drain,
         *,
         spread: int = 1,
+        serves: Callable[[Worker], bool] = _serves,
         bounds: Bounds = Bounds(),  # noqa: B008 - immutable
     ) -> None:
         self.finds = finds
@@ -160,6 +166,7 @@ class Matcher:
         self.clock = clock
         self.drain = drain
         self.spread = spread
+        self.serves = serves
         self.bounds = bounds
         self.marks = _Marks()
         self._shelves: OrderedDict[Offer, Shelf] = OrderedDict()  # the last used one behind
@@ -546,6 +553,8 @@ class Shelf:
             if marks.spent(row, now, self._shown[partition(row.request_id)]):
                 continue
             if fits(row, worker, now_ms) is not None:
+                continue
+            if row.wanted.images and not self._matcher.serves(worker):
                 continue
             choice.append(row)
             if len(choice) == spread:

@@ -25,7 +25,8 @@ from events.types import Declaration
 from handlers import metrics, plausibility
 from handlers import reply as replies
 from handlers.accounts import Account, Accounts
-from handlers.chat import declaration, documents, payload, reply, verification
+from handlers.chat import declaration, documents, payload, reply, transport, verification
+from handlers.chat.delivery import Delivered, Delivery
 from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
 from handlers.decoy import Decoys
@@ -56,6 +57,10 @@ POP_BODY_BYTES = 2**20
 SUBMIT_BODY_BYTES = 8 * 2**20
 """1 MiB of reasoning and the longest reply, with room for escapes."""
 PROGRESS_BODY_BYTES = 4 * 2**20
+SENT_SECONDS = 10.0
+SENT_BYTES_A_SECOND = 2**18
+"""A worker whose images are read for it has to take them as fast as this, 2 Mbit/s, and so many
+seconds: meanwhile they are in memory. One that is slower loses the job, and its connection."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -103,6 +108,7 @@ class Pop:
         timeouts: Timeouts,
         messages: Messages,
         addresses: WorkerAddresses,
+        delivery: Delivery,
         *,
         wait_limit: int,
         bodies: Bodies,
@@ -119,6 +125,7 @@ class Pop:
         self._timeouts = timeouts
         self._messages = messages
         self._addresses = addresses
+        self._delivery = delivery
         self._wait_limit = wait_limit
         self._bodies = bodies
 
@@ -160,7 +167,14 @@ class Pop:
         if seconds:
             wait.applied(resp, seconds)
         resp.content_type = JSON
-        resp.data = _encode(_popped(outcome, list(map(shown, told))))
+        answer = _encode(_popped(outcome, list(map(shown, told))))
+        delivered = None if hand is None else hand.delivered
+        if delivered is None or not delivered.images:
+            resp.data = answer
+        else:
+            length = delivered.length(answer)
+            disconnect.deliver_within(req.scope, SENT_SECONDS + length / SENT_BYTES_A_SECOND)
+            resp.set_stream(delivered.sent(answer), length)
 
     def _offer(self, declared: _Declared, speed: float | None, trusted: bool) -> Offer:
         return declared.offer.by(declared.models, self._rules, speed, trusted=trusted)
@@ -184,6 +198,7 @@ class Pop:
             speed=worker.speed,
             capacity=self._rules.capacity(worker.speed),
             prefers=declared.prefers | {worker.owner.id},
+            fetches=transport.fetches(declared.declaration),
             decoys=self._decoys.had_by(worker.id) if worker.paused else None,
         )
 
@@ -202,7 +217,7 @@ class Pop:
             model = declared.chosen(models)
             declaration, count = declared.for_text, min(declared.amount, candidate.waiting)
 
-        def one() -> Coroutine[Any, Any, Assignment | None]:
+        def one(declaration: Declaration) -> Coroutine[Any, Any, Assignment | None]:
             return assign(
                 self._log,
                 self._limits,
@@ -214,13 +229,19 @@ class Pop:
                 validated=declared.offer.validated,
             )
 
+        if chat:
+            images = candidate.wanted.images
+            handed = await self._delivery.hand_out(declaration, one, images=images)
+            return None if handed is None else Hand((handed.job,), handed.delivered)
         if count == 1:
-            job = await one()
-            return None if job is None else Hand((job,), chat)
-        tries = await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True)
+            job = await one(declaration)
+            return None if job is None else Hand((job,))
+        tries = await asyncio.gather(
+            *(one(declaration) for _ in range(count)), return_exceptions=True
+        )
         jobs = tuple(each for each in tries if isinstance(each, Assignment))
         if jobs:
-            return Hand(jobs, chat)
+            return Hand(jobs)
         for each in tries:
             if isinstance(each, BaseException):
                 raise each
@@ -231,11 +252,18 @@ class Pop:
     ) -> Hand | None:
         chat, models = candidate.wanted.chat, candidate.wanted.models
         model = models[0] if chat else declared.chosen(models)
-        declaration = declared.declaration if chat else declared.for_text
-        job = await self._decoys.give(
-            worker, declaration, candidate.request_id, model, validated=declared.offer.validated
-        )
-        return None if job is None else Hand((job,), chat, decoy=True)
+
+        def one(declaration: Declaration) -> Coroutine[Any, Any, Assignment | None]:
+            return self._decoys.give(
+                worker, declaration, candidate.request_id, model, validated=declared.offer.validated
+            )
+
+        if chat:
+            images = candidate.wanted.images
+            handed = await self._delivery.hand_out(declared.declaration, one, images=images)
+            return None if handed is None else Hand((handed.job,), handed.delivered, decoy=True)
+        job = await one(declared.for_text)
+        return None if job is None else Hand((job,), decoy=True)
 
     def _overrun(self, worker: Worker, max_length: int) -> Overrun | None:
         capacity = self._rules.capacity(worker.speed)
@@ -245,6 +273,8 @@ class Pop:
 
     def _put_back(self, hand: Hand) -> None:
         """The worker is gone: the next one gets its jobs."""
+        if hand.delivered is not None:
+            hand.delivered.release()
         if hand.decoy:
             return
         for job in hand.jobs:
@@ -258,7 +288,8 @@ class Hand(NamedTuple):
     """What one pop is handed: jobs of one request, one unless the worker asked for more."""
 
     jobs: tuple[Assignment, ...]
-    chat: bool
+    delivered: Delivered | None = None
+    """What goes with a chat job; None: they are text jobs."""
     decoy: bool = False
     """They are none (handlers/decoy.py)."""
 
@@ -331,13 +362,13 @@ def _popped(outcome: Outcome[Hand], messages: list[ShownMessage]) -> Popped:
         return Popped(payload=payload.NoJob(), messages=messages, skipped=skipped)
     job = hand.jobs[0]
     return Popped(
-        payload=payload.rendered(job.messages, job.payload) if hand.chat else Raw(job.payload),
+        payload=Raw(job.payload) if hand.delivered is None else hand.delivered.payload,
         messages=messages,
         id=job.generation_id,
         ids=[each.generation_id for each in hand.jobs],
         model=job.model,
         ttl=job.ttl,
-        chat=True if hand.chat else UNSET,
+        chat=UNSET if hand.delivered is None else True,
     )
 
 

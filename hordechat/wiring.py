@@ -32,6 +32,7 @@ from handlers.accounts import Accounts
 from handlers.addresses import Ranges, networks_of
 from handlers.admission import Settled
 from handlers.allowance import Terms
+from handlers.chat.delivery import Delivery
 from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
 from handlers.log import Log
@@ -110,12 +111,14 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
     )
     waiting, settled = Queue(database, clock), _settled(follower)
     tariff = Tariff(reference, matched_targeting=settings.require_matched_targeting)
+    delivery = Delivery(log, limits, store)
     matcher = Matcher(
         Finds(find, find_of, tally),
         _Eligibility(follower, log.keys),
         clock,
         drain,
         spread=min(settings.web_workers, _MOST_SPREAD),
+        serves=lambda worker: delivery.serves(reading=not worker.fetches),
     )
     directory = Directory(
         log,
@@ -171,6 +174,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
             store,
         ),
         store=store,
+        delivery=delivery,
         models=Models(reference, availability),
         reference=reference,
         tariff=tariff,
@@ -277,6 +281,7 @@ async def running(parts: Parts) -> AsyncIterator[Parts]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await parts.schemas.close()
+        await parts.delivery.close()
         if parts.store is not None:
             parts.store.close()
         await parts.log.close()

@@ -192,6 +192,8 @@ class Worker(NamedTuple):
     """The longest chat reply that it finishes in its lease, by `Rules.capacity`; None: any."""
     prefers: frozenset[int] = frozenset()
     """Accounts whose requests come first: its owner, and whom it names."""
+    fetches: bool = True
+    """Whether it fetches images itself; if not, they are read for it."""
     decoys: Set[str] | None = None
     """Of a paused worker that asks for a job: the requests that it had a decoy of. It is offered
     the others as if it were not paused."""

@@ -10,7 +10,7 @@ import functools
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from api import (
     chat,
@@ -151,7 +151,22 @@ class Rewarded(msgspec.Struct, frozen=True):
 class ChatJob(payload.ChatPayload, frozen=True, kw_only=True):
     """What a chat job asks for."""
 
-    messages: list[body.Message]
+    messages: (
+        Annotated[
+            list[body.Message],
+            Meta(
+                description="Absent where `messages_url` is there. Images are URLs: data or signed."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    messages_url: (
+        Annotated[
+            str,
+            Meta(description="Where the messages are to be fetched as JSON, within 120 seconds."),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 FAULT_REASONS = (

@@ -109,3 +109,8 @@ def extras(kept: Extras) -> bytes | None:
 def rendered(messages: bytes, payload: bytes) -> msgspec.Raw:
     """The payload as it goes out: the stored one with the stored messages in front, both JSON."""
     return msgspec.Raw(b'{"messages":' + messages + b"," + payload[1:])
+
+
+def rendered_url(url: str, payload: bytes) -> msgspec.Raw:
+    """The same with the URL of the messages in place of them."""
+    return msgspec.Raw(b'{"messages_url":' + _encode(url) + b"," + payload[1:])

@@ -24,3 +24,8 @@ def transports(declaration: Declaration) -> dict[str, str]:
         "images": next((each for each in (URL, BASE64) if each in declared), ""),
         "messages": MESSAGES_URL if MESSAGES_URL in declared else "",
     }
+
+
+def fetches(declaration: Declaration) -> bool:
+    """Whether a worker fetches images itself; otherwise they are read for it."""
+    return URL in declaration.image_transports
