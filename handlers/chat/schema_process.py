@@ -3,21 +3,17 @@
 It runs alone (`python -m handlers.chat.schema_process`) and is expendable: schemas and documents
 come from strangers, and what they cost is bounded from outside.
 
-A question is `verdicts.HEAD`, the schema's bytes and the document's; a schema of no bytes asks for
-a JSON object only. The answer is one line of JSON, a verdict. A first empty line says that the
-process is ready.
+A question is the schema's bytes and the document's (`expendable`); a schema of no bytes asks for a
+JSON object only. The answer is a verdict.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import os
 import re
-import resource
-import signal
 import sys
-from typing import IO, Any
+from typing import Any
 
 from jsonschema.exceptions import SchemaError
 from jsonschema.protocols import Validator
@@ -27,10 +23,10 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
+from handlers.chat.expendable import Answer, main
 from handlers.chat.verdicts import (
     CONFORMS,
     EXHAUSTED,
-    HEAD,
     MISMATCH,
     NO_JSON,
     SHOWN,
@@ -152,36 +148,12 @@ def _printed(text: str) -> str:
     return text[:SHOWN].encode(errors="replace").decode()
 
 
-def confine(memory: int) -> None:
-    """Give up what a checking process does not need. `memory`: bytes of address space."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends with its parent, whose calls go on
-    os.nice(NICENESS)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    sys.setrecursionlimit(RECURSION)
-
-
-def serve(questions: IO[bytes], answers: IO[bytes], seconds: float) -> None:
-    """Answer until there are no more questions. One that takes more than so many seconds of CPU
-    ends the process, whether or not anybody still waits for it."""
-    _say(answers, b"")
-    while head := questions.read(HEAD.size):
-        schema_bytes, document_bytes = HEAD.unpack(head)
-        schema, document = questions.read(schema_bytes), questions.read(document_bytes)
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        verdict = judge(schema, document)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        _say(answers, json.dumps(verdict).encode())
-        if verdict.word == EXHAUSTED:
-            return
-
-
-def _say(answers: IO[bytes], line: bytes) -> None:
-    answers.write(line + b"\n")
-    answers.flush()
+def answer(schema: bytes, document: bytes) -> Answer:
+    """The verdict, as it is sent."""
+    word, detail = judge(schema, document)
+    return Answer(word, detail.encode())
 
 
 if __name__ == "__main__":
-    confine(int(sys.argv[1]))
-    serve(sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[2]))
+    sys.setrecursionlimit(RECURSION)
+    main(answer, niceness=NICENESS)

@@ -1,4 +1,4 @@
-"""What a check of a document may find, and how questions and answers are put.
+"""What a check of a document may find.
 
 Shared by those who ask (`schema_pool`, `verification`) and the process that answers
 (`schema_process`).
@@ -7,8 +7,9 @@ Shared by those who ask (`schema_pool`, `verification`) and the process that ans
 from __future__ import annotations
 
 import json
-import struct
 from typing import Any, NamedTuple
+
+from handlers.chat import expendable
 
 SHOWN = 300
 """Characters of what a library said of a schema or a document."""
@@ -20,14 +21,11 @@ MISMATCH = "mismatch"
 UNCOMPILABLE = "uncompilable"
 UNDECIDED = "undecided"
 """The validator failed on this schema with this document."""
-EXHAUSTED = "exhausted"
+EXHAUSTED = expendable.EXHAUSTED
 """It took too much memory or nested too deep: the process ends behind this answer."""
 
 OVERDUE = "overdue"
 """It came to its deadline, or its process died of it."""
-
-HEAD = struct.Struct("!II")
-"""In front of a question: the lengths of the schema and of the document that follow."""
 
 
 class Verdict(NamedTuple):

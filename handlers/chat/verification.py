@@ -14,8 +14,9 @@ import msgspec
 from msgspec import Raw
 
 from handlers.chat import verdicts
+from handlers.chat.killable import NOBODY
 from handlers.chat.reply import Given, ToolCall
-from handlers.chat.schema_pool import NOBODY, SchemaPool
+from handlers.chat.schema_pool import SchemaPool
 from handlers.errors import ChatSubmitInvalid, ChatSubmitNonconformant
 from handlers.log import Log
 

@@ -220,7 +220,7 @@ async def test_a_caller_that_goes_away_takes_its_check_along(pool: SchemaPool) -
 
 async def test_a_process_that_was_killed_is_replaced(pool: SchemaPool) -> None:
     await word(pool, {}, "{}")
-    (process,) = pool._idle
+    (process,) = pool._processes._idle
     process.kill()
     await process.wait()
 
@@ -229,7 +229,7 @@ async def test_a_process_that_was_killed_is_replaced(pool: SchemaPool) -> None:
 
 async def test_a_process_knows_nothing_of_our_environment(pool: SchemaPool) -> None:
     await word(pool, {}, "{}")
-    (process,) = pool._idle
+    (process,) = pool._processes._idle
     with open(f"/proc/{process.pid}/environ", "rb") as environ:
         names = {each.partition(b"=")[0] for each in environ.read().split(b"\0") if each}
 
