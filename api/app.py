@@ -46,6 +46,7 @@ from api.worker_messages import MessageRoute, MessagesRoute
 from api.workers import Directory, WorkerByName, WorkerRoute, WorkersRoute
 from handlers.accounts import Accounts
 from handlers.chat.delivery import Delivery
+from handlers.chat.pictures import Pictures
 from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
 from handlers.errors import RedisUnavailable
@@ -96,6 +97,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     watches: Watches
     drain: Drain
     guard: MemoryGuard
+    pictures: Pictures
     schemas: SchemaPool
     callers: Callers
     passkeys: Passkeys
@@ -158,6 +160,7 @@ def create_app(parts: Parts) -> App:
             tariff,
             parts.availability,
             parts.allowances,
+            parts.pictures,
             secret=parts.secret,
             admission=parts.chat_admission,
             max_body=parts.max_body,

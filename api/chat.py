@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import falcon.asgi
 import msgspec
@@ -18,21 +20,28 @@ from api.models import Models
 from api.queued import queued
 from api.status_route import StatusRoute
 from events.base import KUDOS
-from handlers.accounts import Accounts
+from handlers.accounts import Account, Accounts
 from handlers.admission import Operation
-from handlers.chat import context, fingerprint, payload, pricing, request, submission
+from handlers.chat import (
+    context,
+    fingerprint,
+    images,
+    payload,
+    pictures,
+    pricing,
+    request,
+    submission,
+)
 from handlers.chat.body import ChatRequest, Message
 from handlers.chat.flatten import flatten
+from handlers.chat.images import Placed
+from handlers.chat.pictures import Pictures
 from handlers.chat.pricing import Tariff
-from handlers.errors import (
-    ChatAdmissionDisabled,
-    ChatImageStorageUnavailable,
-    ChatKudosCapExceeded,
-)
+from handlers.errors import ChatAdmissionDisabled, ChatKudosCapExceeded
 from handlers.limits import Limits
 from handlers.moderation import Moderation
 from handlers.shared_keys import check_tokens
-from handlers.submit import Receipt
+from handlers.submit import NewRequest, Receipt
 
 _encode = msgspec.json.Encoder().encode
 
@@ -58,6 +67,20 @@ class Priced(msgspec.Struct, frozen=True, kw_only=True):
     """For a dry run."""
 
 
+class Checked(NamedTuple):
+    """A request that is to be queued, once its images are loaded.
+
+    Of what was submitted, only `sources` refer to data URLs: each may be let go of on its own.
+    """
+
+    account: Account
+    new: NewRequest
+    messages: Sequence[Message]
+    """As workers get them; of image parts all but the URLs."""
+    sources: deque[Placed]
+    """Its images in order, by their places in the submitted body."""
+
+
 class ChatAsync:
     """`POST /v2/generate/chat/async` (spec, Routes: the order of a submission)."""
 
@@ -71,6 +94,7 @@ class ChatAsync:
         tariff: Tariff,
         availability: Availability,
         allowances: Allowances,
+        pictures: Pictures,
         *,
         secret: str,
         admission: bool,
@@ -87,6 +111,7 @@ class ChatAsync:
         self._tariff = tariff
         self._availability = availability
         self._allowances = allowances
+        self._pictures = pictures
         self._secret = secret
         self._admission = admission
         self._max_messages = max_messages
@@ -97,10 +122,26 @@ class ChatAsync:
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         """Queue a request, or tell what it would cost."""
         resp.content_type = JSON
-        async with self._bodies.read(req, self._max_body) as raw:
-            asked = request.read(
-                raw, max_messages=self._max_messages, max_text_bytes=self._max_text_bytes
-            )
+        checked = await self._checked(req)
+        if isinstance(checked, Priced):
+            resp.data = _encode(checked)
+            return
+        self._gate.room()
+        account, new = checked.account, checked.new
+        async with self._pictures.loaded(account, checked.messages, checked.sources) as attached:
+            receipt, _ = await self._allowances.submit(account, new._replace(attached=attached))
+        if receipt.repeated:
+            resp.data = _encode(_repeated(receipt))
+            return
+        ttl, kudos = self._limits.request_ttl, new.kudos // KUDOS
+        resp.status = falcon.HTTP_202
+        resp.data = _encode(
+            await queued(self._availability, ttl, account, new, receipt.request_id, kudos)
+        )
+
+    async def _checked(self, req: falcon.asgi.Request) -> Checked | Priced:
+        """What passed every check but those of its images; or the answer of what is not queued."""
+        asked = await self._read(req)
         auth.key(req)
         dry_run = asked.horde.dry_run
         operation = None if dry_run else self._operation(asked)
@@ -108,8 +149,7 @@ class ChatAsync:
             known = await auth.payer(req, self._accounts)
             earlier = await self._allowances.repeated(known, operation)
             if earlier is not None:
-                resp.data = _repeated(earlier)
-                return
+                return _repeated(earlier)
         if not self._admission:
             raise ChatAdmissionDisabled
         account = await self._allowances.payer(await self._gate.enter(req), operation)
@@ -125,22 +165,21 @@ class ChatAsync:
         new = submission.new_request(
             asked, fitted, kudos=kudos, client_agent=client_agent(req), operation=operation
         )
+        sources = deque(images.placed(screened, fitted.messages))
         if dry_run:
+            pictures.check_total(account, sources)
             await self._allowances.measured(account, new)
-            resp.data = _encode(_quoted(asked, screened, fitted, kudos))
-            return
-        if fitted.images:
-            raise ChatImageStorageUnavailable
-        self._gate.room()
-        receipt, _ = await self._allowances.submit(account, new)
-        if receipt.repeated:
-            resp.data = _repeated(receipt)
-            return
-        ttl = self._limits.request_ttl
-        resp.status = falcon.HTTP_202
-        resp.data = _encode(
-            await queued(self._availability, ttl, account, new, receipt.request_id, kudos)
-        )
+            return _quoted(asked, screened, fitted, kudos)
+        return Checked(account, new, images.without_urls(fitted.messages), sources)
+
+    async def _read(self, req: falcon.asgi.Request) -> ChatRequest:
+        async with self._bodies.read(req, self._max_body) as raw:
+            asked = request.read(
+                raw, max_messages=self._max_messages, max_text_bytes=self._max_text_bytes
+            )
+        if asked.images:
+            req.context.raw = b""  # as large as the images, which are held for long
+        return asked
 
     def _operation(self, asked: ChatRequest) -> Operation | None:
         key = asked.horde.operation_key
@@ -165,8 +204,8 @@ class ChatAsync:
         return kudos
 
 
-def _repeated(receipt: Receipt) -> bytes:
-    return _encode(Priced(id=receipt.request_id, kudos=receipt.kudos / KUDOS))
+def _repeated(receipt: Receipt) -> Priced:
+    return Priced(id=receipt.request_id, kudos=receipt.kudos / KUDOS)
 
 
 def _quoted(

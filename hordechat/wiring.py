@@ -33,6 +33,9 @@ from handlers.addresses import Ranges, networks_of
 from handlers.admission import Settled
 from handlers.allowance import Terms
 from handlers.chat.delivery import Delivery
+from handlers.chat.fetch import Fetcher
+from handlers.chat.image_pool import ImagePool
+from handlers.chat.pictures import Offload, Pictures
 from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
 from handlers.log import Log
@@ -40,6 +43,7 @@ from handlers.modes import Modes
 from handlers.newcomers import Newcomers
 from handlers.passkeys import Passkeys
 from handlers.pop import Workers
+from handlers.store import Store
 from handlers.timeouts import Timeouts
 from handlers.worker_addresses import WorkerAddresses
 from handlers.worker_messages import Messages
@@ -55,8 +59,16 @@ _MOST_SPREAD = 8
 _SETTLED_SECONDS = 0.3
 
 
-def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
-    """Build the parts, nothing running yet."""
+def build(
+    settings: Settings,
+    log: Log,
+    drain: Drain | None = None,
+    fetcher: Fetcher | None = None,
+) -> Parts:
+    """Build the parts, nothing running yet.
+
+    `fetcher`: fetches images in place of the one that the settings describe.
+    """
     limits = limits_of(settings)
     database = Database(settings.database_url, timeout=settings.database_timeout_seconds)
     follower = Follower(settings.redis_url, database, log.keys, (*NAMES, SETTLER))
@@ -187,6 +199,7 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         watches=watches,
         drain=drain,
         guard=guard,
+        pictures=_pictures(settings, store, fetcher),
         schemas=SchemaPool(
             seconds=settings.reply_check_seconds, processes=settings.reply_check_processes
         ),
@@ -216,6 +229,22 @@ def build(settings: Settings, log: Log, drain: Drain | None = None) -> Parts:
         max_text_bytes=settings.max_chat_text_bytes,
         wait_limit=settings.wait_limit_seconds,
         stale_seconds=settings.stale_seconds,
+    )
+
+
+def _pictures(settings: Settings, store: Store | None, fetcher: Fetcher | None) -> Pictures:
+    ports = frozenset(map(int, _listed(settings.image_fetch_ports)))
+    return Pictures(
+        store,
+        fetcher or Fetcher(seconds=settings.image_fetch_seconds, ports=ports),
+        ImagePool(seconds=settings.image_seconds, processes=settings.image_processes),
+        at_once=settings.images_at_once_bytes,
+        fetch_seconds=settings.images_fetch_seconds,
+        offload=Offload(
+            settings.chat_messages_offload_enabled,
+            settings.chat_messages_offload_bytes,
+            settings.chat_messages_offload_gzip,
+        ),
     )
 
 
@@ -281,6 +310,7 @@ async def running(parts: Parts) -> AsyncIterator[Parts]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await parts.schemas.close()
+        await parts.pictures.close()
         await parts.delivery.close()
         if parts.store is not None:
             parts.store.close()

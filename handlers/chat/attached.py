@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import base64
-import gzip
-from collections.abc import Sequence
+import secrets
+import zlib
+from collections.abc import Iterator, Sequence
+from io import BytesIO
 from typing import NamedTuple
 
 from handlers.chat import images, payload
@@ -14,13 +16,16 @@ from handlers.objects import REFERENCE, Kept, image_key, messages_key
 from handlers.store import Object
 
 DATA_URL = "data:image/jpeg;base64,"
+_GZIP_LEVEL = 6
+_GZIP = 16 + zlib.MAX_WBITS
 
 
 class Attached(NamedTuple):
     """Messages whose images are normalised, nothing stored yet."""
 
     messages: Sequence[Message]
-    """As workers get them; image parts still with the URLs that were submitted."""
+    """As workers get them, but for the URLs of image parts, which do not matter: those that were
+    submitted are large, and best left behind."""
 
     images: tuple[bytes, ...]
     """JPEGs, one for each image part, in order."""
@@ -55,19 +60,34 @@ class Attached(NamedTuple):
         """The size of the messages as a base64 worker gets them, JSON: what the threshold of the
         offload is compared with."""
         bare = images.with_urls(self.messages, [DATA_URL] * len(self.images))
-        encoded = sum(4 * -(-len(jpeg) // 3) for jpeg in self.images)
-        return len(payload.messages(bare)) + encoded
+        return len(payload.messages(bare)) + sum(encoded_bytes(len(jpeg)) for jpeg in self.images)
 
     def _messages(self, request_id: str) -> Object:
-        body = payload.messages(images.with_urls(self.messages, [*map(data_url, self.images)]))
         key = messages_key(request_id)
         if self.compress:
-            small = gzip.compress(body, compresslevel=6, mtime=0)
-            if len(small) < len(body):
-                return Object(key, small, encoding="gzip")
-        return Object(key, body)
+            packer, size, small = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP), 0, BytesIO()
+            for part in self._inlined():
+                size += len(part)
+                small.write(packer.compress(part))
+            small.write(packer.flush())
+            if small.tell() < size:
+                return Object(key, small.getvalue(), encoding="gzip")
+        body = BytesIO()
+        body.writelines(self._inlined())
+        return Object(key, body.getvalue())
+
+    def _inlined(self) -> Iterator[bytes]:
+        """The messages as a base64 worker gets them, JSON, in parts: two copies of all images at
+        once would be too much. Nobody can guess the mark that they are parted at."""
+        mark = secrets.token_hex()
+        marked = images.with_urls(self.messages, [DATA_URL + mark] * len(self.images))
+        first, *others = payload.messages(marked).split(mark.encode())
+        yield first
+        for jpeg, following in zip(self.images, others, strict=True):
+            yield base64.b64encode(jpeg)
+            yield following
 
 
-def data_url(jpeg: bytes) -> str:
-    """A stored image as a data URL."""
-    return DATA_URL + base64.b64encode(jpeg).decode()
+def encoded_bytes(size: int) -> int:
+    """What so many bytes are in base64."""
+    return 4 * -(-size // 3)

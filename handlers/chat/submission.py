@@ -29,18 +29,20 @@ def new_request(
     fitted  its messages as workers get them
     kudos   the estimate, in kudos
 
+    Messages with images are left out: what is attached later brings them (handlers/submit.py).
     Content keeps `submitted_prompt` (spec, Flattened prompt) where it is not simply what flattening
     the stored messages gives; the flattened prompt itself is never stored beside them.
     """
     kept = msgspec.structs.replace(asked, messages=fitted.messages, images=fitted.images)
     horde = asked.horde
     content = {
-        "messages": payload.messages(fitted.messages),
         "payload": payload.of(
             asked, max_length=fitted.max_length, max_context_length=fitted.max_context_length
         ),
         "client_agent": client_agent,
     }
+    if not fitted.images:
+        content["messages"] = payload.messages(fitted.messages)
     extras = payload.extras(asked.extras)
     if extras is not None:
         content["extras"] = extras

@@ -15,6 +15,7 @@ import msgspec
 from api.app import Parts, create_app
 from events.keys import Keys
 from handlers.accounts import ANONYMOUS_KEY, open_account, open_anonymous
+from handlers.chat.fetch import Fetcher
 from handlers.replay import keys_of, read_log
 from handlers.settle import Settler
 from hordechat import wiring
@@ -232,11 +233,13 @@ async def opened(
     *,
     around: tuple[str, str] | None = None,
     served: bool = True,
+    fetcher: Fetcher | None = None,
     **changed: Any,
 ) -> AsyncIterator[Site]:
     """A site over these servers, and unless not `served` a worker that showed itself once.
 
-    `around` names where projections find the servers, if not there.
+    `around` names where projections find the servers, if not there; `fetcher` fetches images in
+    place of one that goes to public addresses.
     """
     settings = Settings(
         redis_url=redis_url,
@@ -249,7 +252,7 @@ async def opened(
     await open_anonymous(log_)
     _, client_key = await open_account(log_, SECRET, "client", kudos=1_000_000_000)
     _, owner_key = await open_account(log_, SECRET, "owner")
-    parts = wiring.build(settings, log_)
+    parts = wiring.build(settings, log_, fetcher=fetcher)
     app = create_app(parts)
     with contextlib.closing(
         Projecting(*(around or (redis_url, database_url)), settings.partitions)
