@@ -17,10 +17,11 @@ import pytest
 
 from events.types import Declaration, Demand, Expired
 from handlers import pop, submit
-from handlers.chat import delivery, payload
+from handlers.chat import payload
 from handlers.chat.attached import DATA_URL, Attached
 from handlers.chat.body import ImagePart, ImageUrl, SystemMessage, TextPart, UserMessage
 from handlers.chat.delivery import Delivery, Handed
+from handlers.chat.images import MAX_TOTAL_BYTES
 from handlers.decoy import Decoys
 from handlers.log import Log
 from handlers.objects import image_key, messages_key
@@ -301,7 +302,7 @@ async def test_images_that_are_read_take_room_until_they_were_sent(
 ) -> None:
     """Before it is known how large they are it is taken for the largest; then as much as they
     are."""
-    once = delivery.MAX_TOTAL_BYTES
+    once = MAX_TOTAL_BYTES
     delivered = Delivery(log, pool.limits, store, at_once=once + sum(map(len, IMAGES)) - 1)
     first, second = [await _submit(pool, store) for _ in range(2)]
     handed = await _hand_out(pool, delivered, first)
@@ -323,7 +324,7 @@ async def test_images_that_are_read_take_room_until_they_were_sent(
 
 
 async def test_what_was_taken_by_another_takes_no_room(log: Log, pool: Pool, store: Store) -> None:
-    delivered = Delivery(log, pool.limits, store, at_once=delivery.MAX_TOTAL_BYTES)
+    delivered = Delivery(log, pool.limits, store, at_once=MAX_TOTAL_BYTES)
     request_id = await _submit(pool, store)
     assert await _hand_out(pool, delivered, request_id, SEES) is not None
 
@@ -333,7 +334,7 @@ async def test_what_was_taken_by_another_takes_no_room(log: Log, pool: Pool, sto
 
 
 async def test_messages_that_are_fetched_take_no_room(log: Log, pool: Pool, store: Store) -> None:
-    delivered = Delivery(log, pool.limits, store, at_once=delivery.MAX_TOTAL_BYTES)
+    delivered = Delivery(log, pool.limits, store, at_once=MAX_TOTAL_BYTES)
     request_id = await _submit(pool, store, offload=True)
     both = msgspec.structs.replace(SEES, image_transports=("base64", "messages_url"))
 
@@ -424,7 +425,7 @@ async def test_a_slow_store_holds_no_job_beyond_the_bound(
     log: Log, pool: Pool, own: Server
 ) -> None:
     store = Store(_place(own.service))
-    delivered = Delivery(log, pool.limits, store, seconds=0.1, at_once=delivery.MAX_TOTAL_BYTES)
+    delivered = Delivery(log, pool.limits, store, seconds=0.1, at_once=MAX_TOTAL_BYTES)
     request_id = await _submit(pool, store)
     own.pause()
 
