@@ -37,8 +37,6 @@ class Origin:
         self.answers = dict(answers)
         self.heads: list[str] = []
         """Of each connection, what was asked; empty where nothing was."""
-        self.sent = 0
-        """Bytes that the last connection took."""
         self.names: list[str | None] = []
         """Server names of each TLS handshake."""
         self.port = 0
@@ -60,14 +58,25 @@ class Origin:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 self.heads[at] = head
                 answer = self.answers.get(head.split(" ")[1], ok(b"", status="404 Nothing"))
-                if isinstance(answer, bytes):
-                    writer.write(answer)
-                    await writer.drain()
-                else:
-                    await answer(writer)
+                answering = asyncio.ensure_future(_send(answer, writer))
+                gone = asyncio.ensure_future(reader.read())
+                try:
+                    await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    answering.cancel()
+                    gone.cancel()
+                    await asyncio.gather(answering, gone, return_exceptions=True)
         finally:
             self.open -= 1
             writer.close()
+
+
+async def _send(answer: Answer, writer: asyncio.StreamWriter) -> None:
+    if isinstance(answer, bytes):
+        writer.write(answer)
+        await writer.drain()
+    else:
+        await answer(writer)
 
 
 @asynccontextmanager
