@@ -122,6 +122,8 @@ class Story:
         user_id: int = 1,
         ttl: int = 1200,
         tax: int = 0,
+        images: int = 0,
+        offloaded: bool = False,
         **demand: Any,
     ) -> str:
         id_ = self.new_id()
@@ -136,8 +138,10 @@ class Story:
                 stream=False,
                 ttl=ttl,
                 priority=priority,
-                data=Demand(**demand),
+                data=Demand(images=images > 0, **demand),
                 tax=tax,
+                images=images,
+                offloaded=offloaded,
             )
         )
         self._requests[id_] = {
@@ -154,7 +158,9 @@ class Story:
         }
         return id_
 
-    def assign(self, request_id: str, worker: int = 1, model: str = "alpha") -> str:
+    def assign(
+        self, request_id: str, worker: int = 1, model: str = "alpha", *, transport: str = ""
+    ) -> str:
         state = self._requests[request_id]
         id_ = self.new_id()
         state["waiting"] -= 1
@@ -173,6 +179,7 @@ class Story:
                 job_ttl=150,
                 lease_cap=600,
                 waiting=state["waiting"],
+                image_transport=transport,
             )
         )
         return id_
@@ -567,12 +574,15 @@ def _one(story: Story, choose: random.Random) -> None:  # noqa: PLR0912 - a kind
             models=tuple(choose.sample(MODELS, choose.randint(1, 2))),
             features=tuple(sorted(choose.sample(FEATURES, choose.randint(0, 2)))),
             tools_temperature=choose.choice((None, 0.0, 0.7)),
+            images=choose.choice((0, 0, 3)),
+            offloaded=choose.random() < 0.2,
             context_adjustments=choose.choice(
                 ((), (Adjustment(before=2048, after=choose.randint(2049, 9000), reason="grow"),))
             ),
         )
     elif what == "assign" and state["waiting"] > 0:
-        story.assign(request, choose.randint(1, 4))
+        transport = choose.choice(("", "url", "base64", "messages_url"))
+        story.assign(request, choose.randint(1, 4), transport=transport)
     elif what == "progress" and state["pending"]:
         story.progress(request, choose.choice(state["pending"]))
     elif what == "reply" and state["pending"]:

@@ -265,7 +265,7 @@ async def test_the_demand_comes_back_as_it_was_submitted(
         features=("tools", "vision"),
         conformance="best_effort",
         tools_temperature=0.5,
-        images=True,
+        images=1,
         only=(uuid(1),),
         ignore=(uuid(2),),
         trusted_workers=True,
@@ -277,6 +277,27 @@ async def test_the_demand_comes_back_as_it_was_submitted(
 
     row = await read(database, keys, request)
     assert row.demand == story.events[0][1].data  # type: ignore[attr-defined]
+
+
+@spec("Images", 25)
+@spec("Messages offload", 9)
+def test_how_images_and_messages_travelled_is_kept(given: Given, connected: Session):
+    """Inline without images is null."""
+    story = Story()
+    offloaded = story.submit(jobs=4, images=2, offloaded=True)
+    plain = story.submit()
+    told = {
+        story.assign(offloaded, transport=transport): transport or None
+        for transport in ("messages_url", "url", "base64", "")
+    }
+    told[story.assign(plain)] = None
+
+    given(story)
+
+    kept = connected.execute("SELECT id::text, chat_messages_offloaded FROM waiting_prompts")
+    assert dict(kept.fetchall()) == {offloaded: True, plain: False}
+    travelled = connected.execute("SELECT id::text, image_transport FROM processing_gens")
+    assert dict(travelled.fetchall()) == told
 
 
 async def test_what_was_changed_of_a_request_is_kept_in_order(
