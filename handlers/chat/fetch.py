@@ -31,10 +31,10 @@ logger = structlog.get_logger()
 MAX_REDIRECTS = 3
 READ_SECONDS = 2.0
 """For each read, and each write."""
-HEAD_BYTES = 64 * 1024
+HEAD_BYTES = 32 * 1024
 """All that may come before an answer's body, interim answers included."""
-PIECES = 20_000
-"""That a body may come in: an image of the largest size has 260 bytes in each then. A body of one
+PIECES = 10_000
+"""That a body may come in: an image of the largest size has 520 bytes in each then. A body of one
 byte in each chunk would cost seconds of this process to read."""
 PIECES_AT_ONCE = 64
 """Read before others have their turn."""

@@ -20,9 +20,13 @@ _ABSENT = frozenset({ARES_ENODATA, ARES_ENOTFOUND})
 
 
 class Names:
-    """Resolves by /etc/hosts and the name servers of /etc/resolv.conf, in the running loop."""
+    """Resolves by /etc/hosts and name servers, in the running loop.
 
-    def __init__(self) -> None:
+    servers  `address:port` of each; none: those of /etc/resolv.conf
+    """
+
+    def __init__(self, servers: Sequence[str] = ()) -> None:
+        self._servers = servers
         self._resolver: aiodns.DNSResolver | None = None
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
@@ -33,7 +37,10 @@ class Names:
         """
         if self._resolver is None:
             self._resolver = aiodns.DNSResolver(
-                timeout=ASK_AGAIN_SECONDS, tries=TRIES, flags=pycares.ARES_FLAG_NOSEARCH
+                self._servers,
+                timeout=ASK_AGAIN_SECONDS,
+                tries=TRIES,
+                flags=pycares.ARES_FLAG_NOSEARCH,
             )
         try:
             found = await self._resolver.getaddrinfo(
