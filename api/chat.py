@@ -141,10 +141,8 @@ class ChatAsync:
 
     async def _checked(self, req: falcon.asgi.Request) -> Checked | Priced:
         """What passed every check but those of its images; or the answer of what is not queued."""
-        asked = await self._read(req)
+        asked, operation = await self._read(req)
         auth.key(req)
-        dry_run = asked.horde.dry_run
-        operation = None if dry_run else self._operation(asked)
         if operation is not None:
             known = await auth.payer(req, self._accounts)
             earlier = await self._allowances.repeated(known, operation)
@@ -166,24 +164,26 @@ class ChatAsync:
             asked, fitted, kudos=kudos, client_agent=client_agent(req), operation=operation
         )
         sources = deque(images.placed(screened, fitted.messages))
-        if dry_run:
+        if asked.horde.dry_run:
             pictures.check_total(account, sources)
             await self._allowances.measured(account, new)
             return _quoted(asked, screened, fitted, kudos)
         return Checked(account, new, images.without_urls(fitted.messages), sources)
 
-    async def _read(self, req: falcon.asgi.Request) -> ChatRequest:
+    async def _read(self, req: falcon.asgi.Request) -> tuple[ChatRequest, Operation | None]:
+        """The body, and which operation it is. Both take long where it is large."""
         async with self._bodies.read(req, self._max_body) as raw:
             asked = request.read(
                 raw, max_messages=self._max_messages, max_text_bytes=self._max_text_bytes
             )
+            operation = self._operation(asked)
         if asked.images:
-            req.context.raw = b""  # as large as the images, which are held for long
-        return asked
+            req.context.raw = b""  # it would be held for as long as its images are worked on
+        return asked, operation
 
     def _operation(self, asked: ChatRequest) -> Operation | None:
         key = asked.horde.operation_key
-        if key is None:
+        if key is None or asked.horde.dry_run:
             return None
         return Operation.of(self._secret, key, fingerprint.of(asked))
 

@@ -65,7 +65,8 @@ class Attached(NamedTuple):
     def _messages(self, request_id: str) -> Object:
         key = messages_key(request_id)
         if self.compress:
-            packer, size, small = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP), 0, BytesIO()
+            packer = zlib.compressobj(_GZIP_LEVEL, wbits=_GZIP, strategy=self._strategy())
+            size, small = 0, BytesIO()
             for part in self._inlined():
                 size += len(part)
                 small.write(packer.compress(part))
@@ -75,6 +76,13 @@ class Attached(NamedTuple):
         body = BytesIO()
         body.writelines(self._inlined())
         return Object(key, body.getvalue())
+
+    def _strategy(self) -> int:
+        """Of compression. For messages that are mostly images one that looks for no repetitions:
+        base64 has none, and what its alphabet saves comes in a fifth of the time."""
+        encoded = sum(encoded_bytes(len(jpeg)) for jpeg in self.images)
+        mostly = 2 * encoded > self.inline_bytes()
+        return zlib.Z_HUFFMAN_ONLY if mostly else zlib.Z_DEFAULT_STRATEGY
 
     def _inlined(self) -> Iterator[bytes]:
         """The messages as a base64 worker gets them, JSON, in parts: two copies of all images at

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
 from handlers.accounts import Account
+from handlers.chat import payload
 from handlers.chat.attached import Attached, encoded_bytes
 from handlers.chat.body import Message
 from handlers.chat.fetch import Fetcher
@@ -84,17 +85,17 @@ class Pictures:
         account's total; ChatImageStorageUnavailable without a store, or without memory soon.
         """
         check_total(account, sources)
-        bare = Attached(messages, ())
-        inline = bare.inline_bytes() if self._offload.enabled and self._store is not None else 0
-        if not sources and inline <= self._offload.most:
+        offloads = self._offload.enabled and self._store is not None
+        text = len(payload.messages(messages)) if offloads else 0
+        if not sources and text <= self._offload.most:
             yield None
             return
         if self._store is None or self._store.away:
             raise ChatImageStorageUnavailable
         loading = _Loading(self._fetcher, self._pool, account, sources, self._fetch_seconds)
         try:
-            async with self._turns.turn({account.id}, min(loading.share(inline), self._at_once)):
-                yield self._attached(bare._replace(images=await loading.jpegs()))
+            async with self._turns.turn({account.id}, min(loading.share(text), self._at_once)):
+                yield self._attached(Attached(messages, await loading.jpegs()))
         except Crowded:
             raise ChatImageStorageUnavailable(
                 "Too many images are being taken in right now. Nothing was queued or charged; try "
@@ -106,11 +107,11 @@ class Pictures:
         await self._fetcher.close()
         await self._pool.close()
 
-    def _attached(self, inline: Attached) -> Attached:
+    def _attached(self, attached: Attached) -> Attached:
         """The same, its messages an object where they are large."""
-        if not self._offload.enabled or inline.inline_bytes() <= self._offload.most:
-            return inline
-        return inline._replace(offload=True, compress=self._offload.compress)
+        if not self._offload.enabled or attached.inline_bytes() <= self._offload.most:
+            return attached
+        return attached._replace(offload=True, compress=self._offload.compress)
 
 
 class _Loading:
@@ -133,14 +134,16 @@ class _Loading:
         self._encoded = 0
         self._seconds = self._left = seconds
 
-    def share(self, inline: int) -> int:
+    def share(self, text: int) -> int:
         """Bytes that are held at once, at most: the JPEGs beside what they are made of, and then
-        beside the messages that they are inlined in (which have `inline` bytes without them, or 0
-        where they are no object)."""
+        beside the messages that they are inlined in.
+
+        `text`: bytes of the messages without them; 0 where they are not going to be an object.
+        """
         jpegs = min(self._most, len(self._sources) * MAX_IMAGE_BYTES)
         held = sum(len(each.url) for each in self._sources)
         fetched = 0 if all(each.held for each in self._sources) else MAX_IMAGE_BYTES
-        return jpegs + max(held + fetched, inline and inline + encoded_bytes(jpegs))
+        return jpegs + max(held + fetched, text and text + encoded_bytes(jpegs))
 
     async def jpegs(self) -> tuple[bytes, ...]:
         """All of them, normalised."""
