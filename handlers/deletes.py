@@ -7,7 +7,9 @@ delete stays, and is tried again in the next pass.
 
 from __future__ import annotations
 
+from handlers.limits import Limits
 from handlers.log import Log
+from handlers.objects import named
 from handlers.store import PAGE, Store
 
 
@@ -24,3 +26,15 @@ async def delete_objects(log: Log, store: Store, partition: int) -> int:
         if len(gone) < len(keys):
             break
     return deleted
+
+
+async def queue_delete(log: Log, limits: Limits, key: str) -> bool:
+    """Have an object of ours deleted in the next pass; false where too many wait for that."""
+    told = named(key)
+    if told is None:
+        raise ValueError(f"{key!r} is no object of ours")
+    waiting = log.keys.delete_retry(log.keys.of(told.request_id))
+    if await log.read("SCARD", waiting) >= limits.delete_retries:
+        return False
+    await log.read("SADD", waiting, key)
+    return True

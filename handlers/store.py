@@ -95,6 +95,7 @@ class Store:
     away, or takes too long.
 
     connect, read  seconds that each may take
+    page           objects that one call lists or deletes
     now            the time that URLs are signed at
     ticks          seconds of a clock that only goes forward
     """
@@ -105,6 +106,7 @@ class Store:
         *,
         connect: float = CONNECT_SECONDS,
         read: float = READ_SECONDS,
+        page: int = PAGE,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -113,6 +115,7 @@ class Store:
         self._client = _client(place, place.endpoint, timeout)
         self._signer = _client(place, place.public, timeout)
         self._threads = Threads(THREADS, waiting=WAITING, name="store")
+        self._page = page
         self._now = now
         self._ticks = ticks
         self._failed_at: float | None = None
@@ -134,17 +137,17 @@ class Store:
         try:
             async with asyncio.timeout(min(seconds, PUT_SECONDS)):
                 for each in objects:
-                    await self._run(lambda each=each: self._put(each))  # type: ignore[misc]
+                    await self._run(self._put, each)
         except TimeoutError:
             raise ChatImageStorageUnavailable from None
 
     async def get(self, key: str) -> bytes:
         """One object, as it was before it was encoded; raise ObjectMissing."""
-        return await self._run(lambda: self._get(key))
+        return await self._run(self._get, key)
 
-    async def holds(self, key: str) -> bool:
-        """Whether there is such an object."""
-        return await self._run(lambda: self._holds(key))
+    async def holds(self, key: str, bucket: str = "") -> bool:
+        """Whether there is such an object, where it belongs or in that bucket."""
+        return await self._run(self._holds, bucket or self.bucket(key), key)
 
     def url(self, key: str, seconds: int) -> str:
         """Where anybody may fetch an object for so many seconds. Signed here: nothing is asked."""
@@ -153,16 +156,20 @@ class Store:
         )
 
     async def delete(self, keys: Sequence[str]) -> set[str]:
-        """Delete objects; which of them are gone, or never were. Raise nothing: the others stay."""
+        """Delete objects; which of them are gone, or never were. Raise nothing: the others stay.
+
+        In each of its buckets: which of them is for messages may have been decided anew.
+        """
         gone: set[str] = set()
-        for bucket in self._buckets():
-            own = [key for key in keys if self.bucket(key) == bucket]
-            for at in range(0, len(own), PAGE):
-                page = own[at : at + PAGE]
+        for at in range(0, len(keys), self._page):
+            page = keys[at : at + self._page]
+            left = set(page)
+            for bucket in self._buckets():
                 try:
-                    gone |= await self._run(lambda b=bucket, p=page: self._delete(b, p))  # type: ignore[misc]
+                    left &= await self._run(self._delete, bucket, page)
                 except ChatImageStorageUnavailable:
                     return gone
+            gone |= left
         return gone
 
     async def pages(self) -> AsyncIterator[list[Found]]:
@@ -170,7 +177,7 @@ class Store:
         meanwhile may be told or not."""
         for bucket in self._buckets():
             after = ""
-            while page := await self._run(lambda b=bucket, a=after: self._list(b, a)):  # type: ignore[misc]
+            while page := await self._run(self._list, bucket, after):
                 yield page
                 after = page[-1].key
 
@@ -186,12 +193,14 @@ class Store:
         """Let go of its threads. Calls under way end by their own deadlines."""
         self._threads.close()
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def _run(self, work: Callable[..., T], *args: object) -> T:
         silences = self._silences
         self._calls += 1
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                result = await self._threads.run(lambda: self._attempt(work, silences))
+                result = await self._threads.run(
+                    lambda: self._attempt(lambda: work(*args), silences)
+                )
         except Busy as error:
             raise ChatImageStorageUnavailable from error
         except _FAILURES as error:  # TimeoutError is an OSError
@@ -215,9 +224,13 @@ class Store:
         if silences != self._silences:
             raise TimeoutError("others wait in vain")
         try:
-            return work()
-        except ProtocolError:
-            return work()
+            try:
+                return work()
+            except ProtocolError:
+                return work()
+        except (HTTPError, OSError):
+            self._silences += 1
+            raise
 
     def _answered(self) -> None:
         if self._failed_at is not None:
@@ -225,8 +238,6 @@ class Store:
             logger.info("store_is_back")
 
     def _failed(self, error: Exception) -> None:
-        if not isinstance(error, MinioException):
-            self._silences += 1
         if self._failed_at is None:  # said once for each absence
             logger.warning("store_is_away", reason=_told(error))
         self._failed_at = self._ticks()
@@ -281,9 +292,9 @@ class Store:
             answer.close()
             answer.release_conn()
 
-    def _holds(self, key: str) -> bool:
+    def _holds(self, bucket: str, key: str) -> bool:
         try:
-            self._client.stat_object(self.bucket(key), key)
+            self._client.stat_object(bucket, key)
         except S3Error as error:
             if error.code not in _NOTHING_THERE:
                 raise
@@ -311,7 +322,7 @@ class Store:
         try:
             return [
                 Found(bucket, str(each.object_name), each.size or 0)
-                for each in islice(listing, PAGE)
+                for each in islice(listing, self._page)
             ]
         except S3Error as error:
             if error.code not in _NOTHING_THERE:

@@ -518,6 +518,33 @@ def ledger(context: Context, user: int | None, limit: int, as_json: bool) -> Non
         raise click.ClickException(f"The read model knows of no account {user}.")
 
 
+@main.group()
+def objects() -> None:
+    """Look after what requests keep in the object store."""
+
+
+@objects.command("check")
+@_with_data_dir
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+@click.option(
+    "--delete",
+    is_flag=True,
+    help="Have the janitor delete the orphans. Not where another deployment has the same buckets: "
+    "its objects are orphans here.",
+)
+def objects_check(context: Context, as_json: bool, delete: bool) -> None:
+    """Prove that each object is accounted for, and that each that a request names is there.
+
+    Prints each that is not, and then what there is; exits 1 where anything is wrong. It lists the
+    buckets, and may run beside a service at work.
+    """
+    given = context.settings("objects")
+    from hordechat import commands
+
+    if not commands.objects_check(given, as_json=as_json, delete=delete):
+        raise SystemExit(1)
+
+
 @main.command()
 @_with_data_dir
 @click.argument("name", type=click.Choice(["maintenance"]), required=False)

@@ -28,7 +28,13 @@ from handlers.account_changes import (
 )
 from handlers.accounts import Kind, open_account, open_anonymous, people
 from handlers.addresses import spelled
-from handlers.errors import CorruptPrompt, OutOfMemory, Rebuilding, RedisUnavailable
+from handlers.errors import (
+    ChatImageStorageUnavailable,
+    CorruptPrompt,
+    OutOfMemory,
+    Rebuilding,
+    RedisUnavailable,
+)
 from handlers.grants import grant
 from handlers.janitor import Janitor
 from handlers.limits import Limits
@@ -472,6 +478,41 @@ def ledger_check(settings: Settings) -> bool:
     for line in ledger.told(report):
         print(line)
     return not report.differences
+
+
+def objects_check(settings: Settings, *, as_json: bool, delete: bool) -> bool:
+    """Check what is in the object store; print what is wrong, and what there is."""
+    import msgspec
+
+    from handlers.accounted import Orphan, Tally, check
+    from handlers.deletes import queue_delete
+    from hordechat import objects
+
+    store = store_of(settings)
+    if store is None:
+        raise CannotOpen("No object store: S3_ENDPOINT_URL is not set.")
+
+    async def work(opened: Log) -> tuple[Tally, int | None]:
+        tally, queued, limits = Tally(), 0, limits_of(settings)
+        async for found in check(opened, store, tally):
+            told = objects.record(found) if as_json else objects.told(found)
+            print(msgspec.json.encode(told).decode() if as_json else told)
+            if delete and isinstance(found, Orphan):
+                queued += await queue_delete(opened, limits, found.key)
+        return tally, queued if delete else None
+
+    try:
+        tally, queued = _with_log(settings, work)
+    except ChatImageStorageUnavailable as error:
+        raise CannotOpen(f"The object store does not answer: {error.__cause__}") from error
+    finally:
+        store.close()
+    if as_json:
+        print(msgspec.json.encode(objects.counts(tally, queued)).decode())
+    else:
+        for line in objects.summary(tally, queued):
+            print(line)
+    return not (tally.orphans or tally.missing)
 
 
 def timeout_set(settings: Settings, *, address: str, minutes: int) -> dict[str, object]:

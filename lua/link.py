@@ -271,6 +271,8 @@ class ClusterLink:
             socket_connect_timeout=timeout,
             retry=Retry(NoBackoff(), 0),
         )
+        # Else members and scores are paired, which `_flat` cannot tell from lists of the wire.
+        self._cluster.set_response_callback("ZSCAN", lambda response, **_: response)
         self._timeout = timeout
 
     async def call(self, *command: Argument) -> Any:

@@ -80,7 +80,7 @@ def test_every_command_explains_itself(path):
     assert result.exit_code == 0
     assert result.stdout.startswith(f"Usage: main {' '.join(path)}")
     assert "--data-dir" in result.stdout or path in {
-        ("demo",), ("user",), ("filters",), ("timeout",), ("kudos",),
+        ("demo",), ("user",), ("filters",), ("timeout",), ("kudos",), ("objects",),
     }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_the_commands_are_those_that_operators_rely_on():
         "user delete", "worker", "settings", "migrate", "web", "projector",
         "settler", "janitor", "rebuild", "verify", "log", "demo", "filters", "filters check",
         "mode", "timeout", "timeout set", "timeout list", "timeout clear",
-        "kudos", "kudos grant", "ledger",
+        "kudos", "kudos grant", "ledger", "objects", "objects check",
     }  # fmt: skip
 
 
@@ -113,6 +113,12 @@ def test_the_commands_are_those_that_operators_rely_on():
             ["log", "--request", "00000000-0000-4000-8000-000000000000"],
             "log",
             {"request_id": "00000000-0000-4000-8000-000000000000"},
+        ),
+        (["objects", "check"], "objects_check", {"as_json": False, "delete": False}),
+        (
+            ["objects", "check", "--json", "--delete"],
+            "objects_check",
+            {"as_json": True, "delete": True},
         ),
         (
             ["kudos", "grant", "bob#3", "12.5"],

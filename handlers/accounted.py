@@ -1,0 +1,210 @@
+"""Whether each object in the store is accounted for, and each that a request names is there.
+
+It works beside running commands, for what accounts for an object only moves forward: an open
+admission, then its request or a tombstone, then the set of what is to be deleted, then nothing, and
+the object is gone before its name leaves that set. So a suspect is looked for in that order, and
+last in the store again; and one that a request names and that is not there is missing where the
+request names it still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Literal, NamedTuple
+
+from events.keys import Due
+from handlers.admission import opened
+from handlers.errors import Rebuilding
+from handlers.log import Log
+from handlers.objects import Kept, Named, named
+from handlers.store import Found, Store
+
+PAGE = 500
+"""Requests, or admissions, that are read together."""
+
+By = Literal["request", "deletion", "tombstone", "admission"]
+"""What accounts for an object."""
+
+
+class Orphan(NamedTuple):
+    """An object that nothing accounts for."""
+
+    bucket: str
+    key: str
+    size: int  # bytes
+
+
+class Missing(NamedTuple):
+    """An object that a request names, and that is not there."""
+
+    bucket: str
+    key: str
+
+
+class Tally:
+    """What was looked at so far."""
+
+    def __init__(self) -> None:
+        self.objects = 0
+        """With names of ours."""
+        self.size = 0
+        """Of those, bytes."""
+        self.foreign = 0
+        """Objects with other names: nobody asks about them."""
+        self.by: Counter[By] = Counter()
+        self.orphans = 0
+        self.missing = 0
+
+
+class _Ours(NamedTuple):
+    found: Found
+    named: Named
+
+
+async def check(log: Log, store: Store, tally: Tally) -> AsyncIterator[Orphan | Missing]:
+    """Every object that is not accounted for, and every one that is missing, counted in `tally`.
+
+    In memory there is a page of them. Raise ChatImageStorageUnavailable, RedisUnavailable, and
+    Rebuilding: while hot state is rebuilt nothing can be told.
+    """
+    await _not_rebuilding(log)
+    async for page in store.pages():
+        ours = [_Ours(each, told) for each in page if (told := named(each.key))]
+        tally.foreign += len(page) - len(ours)
+        tally.objects += len(ours)
+        tally.size += sum(each.found.size for each in ours)
+        async for orphan in _orphans(log, store, ours, tally):
+            tally.orphans += 1
+            yield orphan
+    missed: set[str] = set()
+    for partition in log.keys.all():
+        async for request_ids in _due(log, partition, "request"):
+            for missing in await _missing(log, store, request_ids):
+                if missing.key not in missed:  # a scan may tell a request twice
+                    missed.add(missing.key)
+                    tally.missing += 1
+                    yield missing
+    await _not_rebuilding(log)
+
+
+async def _orphans(
+    log: Log, store: Store, ours: Sequence[_Ours], tally: Tally
+) -> AsyncIterator[Orphan]:
+    suspects = []
+    for each, by in zip(ours, await _accounts(log, ours), strict=True):
+        if by is None:
+            suspects.append(each)
+        else:
+            tally.by[by] += 1
+    if not suspects:
+        return
+    admitted = await _admitted(log, {each.named.request_id for each in suspects})
+    for each, by in zip(suspects, await _accounts(log, suspects), strict=True):
+        kept = admitted.get(each.named.request_id)
+        if kept is not None and kept.holds(each.named):
+            tally.by["admission"] += 1
+        elif by is not None:
+            tally.by[by] += 1
+        elif await store.holds(each.found.key, each.found.bucket):
+            await _not_rebuilding(log)
+            yield Orphan(*each.found)
+        else:
+            tally.objects -= 1  # it went meanwhile
+            tally.size -= each.found.size
+
+
+async def _accounts(log: Log, ours: Sequence[_Ours]) -> list[By | None]:
+    """What accounts for each object, but for admissions: requests are read first."""
+    request_ids = list(dict.fromkeys(each.named.request_id for each in ours))
+    requests = dict(zip(request_ids, await _requests(log, request_ids), strict=True))
+    deleted = await asyncio.gather(
+        *(
+            log.read(
+                "SISMEMBER",
+                log.keys.delete_retry(log.keys.of(each.named.request_id)),
+                each.found.key,
+            )
+            for each in ours
+        )
+    )
+    found: list[By | None] = []
+    for each, waits in zip(ours, deleted, strict=True):
+        request = requests[each.named.request_id]
+        names = request is not None and request.kept.holds(each.named)
+        if names and request is not None and request.alive:
+            found.append("request")
+        elif waits:
+            found.append("deletion")
+        else:
+            found.append("tombstone" if names else None)
+    return found
+
+
+class _Request(NamedTuple):
+    kept: Kept
+    alive: bool
+    """Whether it came and is not forgotten yet: else this is its tombstone."""
+
+
+async def _requests(log: Log, request_ids: Sequence[str]) -> list[_Request | None]:
+    told = await asyncio.gather(
+        *(log.read("HMGET", log.keys.request(each), "state", "objects") for each in request_ids)
+    )
+    return [
+        None
+        if state is None
+        else _Request(Kept.parse((objects or b"").decode()), state != b"abandoned")
+        for state, objects in told
+    ]
+
+
+async def _admitted(log: Log, request_ids: Collection[str]) -> dict[str, Kept]:
+    """What those of these requests may have stored whose admission is open."""
+    found: dict[str, Kept] = {}
+    for partition in log.keys.all():
+        async for members in _due(log, partition, "admission"):
+            for member in members:
+                user_id, request_id = member.split(":", 1)
+                if request_id in request_ids:
+                    admission = await opened(log, int(user_id), request_id)
+                    if admission is not None:
+                        found[request_id] = admission.kept
+    return found
+
+
+async def _missing(log: Log, store: Store, request_ids: Sequence[str]) -> list[Missing]:
+    """Objects of these requests that are not in the store."""
+    missing: list[Missing] = []
+    for request_id, request in zip(request_ids, await _requests(log, request_ids), strict=True):
+        if request is None or not request.alive or not (keys := request.kept.keys(request_id)):
+            continue
+        there = await asyncio.gather(*(store.holds(key) for key in keys))
+        if all(there):
+            continue
+        (again,) = await _requests(log, [request_id])
+        if again is not None and again.alive:
+            missing += (
+                Missing(store.bucket(key), key)
+                for key, held in zip(keys, there, strict=True)
+                if not held
+            )
+    return missing
+
+
+async def _due(log: Log, partition: int, what: Due) -> AsyncIterator[list[str]]:
+    """The members of a due-set, page by page, whatever comes and goes meanwhile. Some may come
+    twice."""
+    key, cursor = log.keys.due(partition, what), b"0"
+    while True:
+        cursor, flat = await log.read("ZSCAN", key, cursor, "COUNT", PAGE)
+        yield [member.decode() for member in flat[::2]]
+        if int(cursor) == 0:
+            return
+
+
+async def _not_rebuilding(log: Log) -> None:
+    for partition in log.keys.all():
+        if await log.read("HGET", log.keys.control(partition), "gate"):
+            raise Rebuilding
