@@ -47,6 +47,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict]]:
     names = ("migrate", "web", "projector", "settler", "janitor", "rebuild", "log", "run_worker")
     stand_in = SimpleNamespace(**{name: record(name) for name in names})
     stand_in.verify = record("verify", answer=False)
+    stand_in.objects_check = record("objects_check", answer=True)
     stand_in.demo = record("demo", answer=0)
     stand_in.mode = record("mode", {"maintenance": False})
     stand_in.timeout_set = record("timeout_set", {"ipaddr": "198.51.100.7", "seconds": 540})
