@@ -12,10 +12,15 @@ class Transport:
 
     def __init__(self) -> None:
         self.closing = False
+        self.aborted = False
 
     def is_closing(self) -> bool:
         """Whether it is."""
         return self.closing
+
+    def abort(self) -> None:
+        """Close it now, whatever is still to be sent."""
+        self.aborted = self.closing = True
 
 
 class Call:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from api.disconnect import CancelOnDisconnect, watch
+from api.disconnect import CancelOnDisconnect, deliver_within, unless_delivered, watch
 from tests.api.asgi_client import Call
 from tests.api.site import POP, Site
 
@@ -100,6 +100,29 @@ async def test_a_watched_handler_answers_as_ever() -> None:
     await call.ended()
 
     assert (app.ended, call.status) == ("answered", 200)
+
+
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_client_that_takes_its_answer_too_slowly_is_hung_up_on(late: bool) -> None:
+    undone, taken = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        unless_delivered(scope, undone.set)
+        deliver_within(scope, 0.02)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{", "more_body": True})
+        await taken.wait()
+        await send({"type": "http.response.body", "body": b"}", "more_body": False})
+
+    call = Call(CancelOnDisconnect(app), "GET", "/").start()
+    if not late:
+        taken.set()
+    async with asyncio.timeout(1):
+        await call.ended()
+    await asyncio.sleep(0.03)
+
+    assert (call.transport.aborted, undone.is_set()) == (late, late)
 
 
 async def test_no_byte_of_the_body_is_taken_away() -> None:

@@ -25,7 +25,7 @@ OFFER = Offer.of(
         chat_max_length=1024,
         chat_max_context_length=4096,
     )
-)._replace(models=())
+)._replace(models=(), receives_images=True)
 NOW_MS = 1_000_000
 
 
@@ -117,8 +117,10 @@ class Pool:
             Clock(),
             self.drain,
             spread=spread,
+            serves=lambda worker: worker.id in self.shown_images,
             bounds=bounds,
         )
+        self.shown_images: set[str] = set()
         self.tried: list[str] = []
         self.refuses: set[str] = set()
         self.put_back: list[str] = []
@@ -409,6 +411,23 @@ async def test_a_lost_hint_is_made_up_for() -> None:
 
     async with asyncio.timeout(1):
         assert await waiting == 1
+
+
+async def test_a_request_with_images_waits_until_they_can_be_shown() -> None:
+    """It holds nobody up meanwhile, is not tried in vain, and wears no tries out."""
+    rows = *(candidate(n, images=True) for n in range(70)), candidate(70)
+    pool = Pool(*rows, bounds=Bounds(empty=0.05))
+
+    assert await pool.popped() == 70
+    waits = asyncio.create_task(pool.popped("waits", wait=5))
+    await pool.in_line(1)
+    pool.shown_images.add("another")
+    assert await pool.popped("another") == 0
+    pool.shown_images.add("waits")
+
+    async with asyncio.timeout(1):
+        assert await waits == 1
+    assert len(pool.tried) == 3
 
 
 async def test_waiting_ends_with_the_time_and_with_the_drain() -> None:
