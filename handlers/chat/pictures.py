@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
@@ -32,7 +32,6 @@ from handlers.errors import (
 from handlers.store import Store
 
 WAIT_SECONDS = 10.0
-"""For the memory that a request's images need."""
 
 
 class Offload(NamedTuple):
@@ -50,6 +49,7 @@ class Pictures:
     at_once        bytes that the requests of this process may hold meanwhile; of one account half
                    of them, or those of a single request
     fetch_seconds  for all images of a request that are fetched
+    wait_seconds   that a request waits for its part of the memory
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Pictures:
         at_once: int,
         fetch_seconds: float,
         offload: Offload,
+        wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self._store = store
         self._fetcher = fetcher
@@ -68,7 +69,7 @@ class Pictures:
         self._fetch_seconds = fetch_seconds
         self._offload = offload
         self._at_once = at_once
-        self._turns = Turns(at_once, waiting=at_once, seconds=WAIT_SECONDS, most=at_once // 2)
+        self._turns = Turns(at_once, waiting=at_once, seconds=wait_seconds, most=at_once // 2)
 
     @asynccontextmanager
     async def loaded(
@@ -92,9 +93,10 @@ class Pictures:
             return
         if self._store is None or self._store.away:
             raise ChatImageStorageUnavailable
+        share = min(share_of(sources, most_total(account), text), self._at_once)
         loading = _Loading(self._fetcher, self._pool, account, sources, self._fetch_seconds)
         try:
-            async with self._turns.turn({account.id}, min(loading.share(text), self._at_once)):
+            async with self._turns.turn({account.id}, share):
                 yield self._attached(Attached(messages, await loading.jpegs()))
         except Crowded:
             raise ChatImageStorageUnavailable(
@@ -134,17 +136,6 @@ class _Loading:
         self._encoded = 0
         self._seconds = self._left = seconds
 
-    def share(self, text: int) -> int:
-        """Bytes that are held at once, at most: the JPEGs beside what they are made of, and then
-        beside the messages that they are inlined in.
-
-        `text`: bytes of the messages without them; 0 where they are not going to be an object.
-        """
-        jpegs = min(self._most, len(self._sources) * MAX_IMAGE_BYTES)
-        held = sum(len(each.url) for each in self._sources)
-        fetched = 0 if all(each.held for each in self._sources) else MAX_IMAGE_BYTES
-        return jpegs + max(held + fetched, text and text + encoded_bytes(jpegs))
-
     async def jpegs(self) -> tuple[bytes, ...]:
         """All of them, normalised."""
         made: list[bytes] = []
@@ -179,6 +170,19 @@ class _Loading:
             ) from None
         self._left -= now() - began
         return image
+
+
+def share_of(sources: Collection[Placed], most: int, text: int) -> int:
+    """Bytes that loading and storing images holds at once, at most: the JPEGs beside what they are
+    made of, and then beside the messages that they are inlined in.
+
+    most  bytes that the account's images may have in all
+    text  bytes of the messages without them; 0 where they are not going to be an object
+    """
+    jpegs = min(most, len(sources) * MAX_IMAGE_BYTES)
+    held = sum(len(each.url) for each in sources)
+    fetched = 0 if all(each.held for each in sources) else MAX_IMAGE_BYTES
+    return jpegs + max(held + fetched, text and text + encoded_bytes(jpegs))
 
 
 def check_total(account: Account, sources: Iterable[Placed]) -> None:

@@ -57,6 +57,47 @@ def test_images_are_found_by_their_place() -> None:
     assert read(messages=messages).images == 3
 
 
+@spec("Images", 16)
+def test_images_of_kept_messages_are_found_by_their_place_in_the_whole() -> None:
+    first, *others = read(messages=[shows(image(f"http://x.test/{n}")) for n in "123"]).messages
+    whole = [first, *others]
+
+    found = list(images.placed(whole, others))
+
+    assert [(each.path, each.url) for each in found] == [
+        ("messages[1].content[0].image_url.url", "http://x.test/2"),
+        ("messages[2].content[0].image_url.url", "http://x.test/3"),
+    ]
+    assert list(images.placed(whole, whole)) == list(images.placed(whole))
+    assert list(images.placed(whole, [])) == []
+
+
+def test_messages_are_rid_of_their_urls_and_keep_all_else() -> None:
+    messages = [USER, shows(image(data(3), detail="low"), TEXT), called("a")]
+    messages += [answer("a"), shows(image())]
+    own = read(messages=messages).messages
+
+    bare = images.without_urls(own)
+
+    assert [each.url for each in images.placed(bare)] == ["", ""]
+    assert images.with_urls(bare, [data(3), "https://x.test/a.png"]) == own
+    assert images.without_urls(own[:1]) == own[:1]
+
+
+@spec("Images", 5)
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 299, 300, 301])
+def test_what_a_data_url_decodes_to_is_told_by_its_length(size: int) -> None:
+    (found,) = images.placed(read(messages=[shows(image(data(size)))]).messages)
+
+    assert (found.held, found.data_bytes) == (True, size)
+
+
+def test_what_is_fetched_has_a_size_that_only_the_fetch_tells() -> None:
+    (found,) = images.placed(read(messages=[shows(image("http://x.test/,=="))]).messages)
+
+    assert (found.held, found.data_bytes) == (False, 0)
+
+
 @spec("Images", 1)
 def test_twenty_images_are_the_most_of_all_messages_together() -> None:
     ten = shows(*[image()] * 10)
