@@ -647,6 +647,7 @@ def check(context: Context, file: str | None, text: str | None) -> None:
     help="Jobs that it works on at a time.",
 )
 @click.option("--prompts", is_flag=True, help="Take text jobs too, beside chat jobs.")
+@click.option("--vision", is_flag=True, help="Take chat jobs with images: the backend reads them.")
 def worker(
     context: Context,
     url: str | None,
@@ -656,6 +657,7 @@ def worker(
     backend: str,
     threads: int,
     prompts: bool,
+    vision: bool,
 ) -> None:
     """Run a worker: declare chat jobs, pop, stream progress, submit."""
     if url is None:
@@ -678,6 +680,7 @@ def worker(
         backend=backend,
         threads=threads,
         prompts=prompts,
+        vision=vision,
     )
 
 

@@ -151,7 +151,10 @@ def janitor(settings: Settings, *, take: int | None) -> None:
                 await cleaner.sweep()
                 await asyncio.sleep(settings.janitor_seconds)
 
-        await _again(sweep, "janitor", partition)
+        try:
+            await _again(sweep, "janitor", partition)
+        finally:
+            await cleaner.close()
 
     _on_duty(settings, "janitor", take, work)
 
@@ -585,14 +588,33 @@ def check_filters(path: str, *, text: str | None) -> None:
 
 
 def run_worker(
-    *, url: str, api_key: str, name: str, model: str, backend: str, threads: int, prompts: bool
+    *,
+    url: str,
+    api_key: str,
+    name: str,
+    model: str,
+    backend: str,
+    threads: int,
+    prompts: bool,
+    vision: bool,
 ) -> None:
     """Run the sample worker until SIGTERM."""
     from worker import Refused, run
     from worker.backends import JobFailed
 
     try:
-        asyncio.run(run(url, api_key, name, model, backend, threads=threads, prompts=prompts))
+        asyncio.run(
+            run(
+                url,
+                api_key,
+                name,
+                model,
+                backend,
+                threads=threads,
+                prompts=prompts,
+                vision=vision,
+            )
+        )
     except (Refused, JobFailed) as error:
         raise CannotOpen(str(error)) from error
 

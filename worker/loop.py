@@ -7,11 +7,12 @@ import contextlib
 import logging
 import signal
 from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from worker.backends import Backend, JobFailed, Reply, choose
 from worker.client import AGENT, Away, Backoff, Client, Job, Posted, Submitted
+from worker.fetch import TRANSPORTS, Fetcher
 from worker.progress import Progress
 
 log = logging.getLogger("worker")
@@ -57,6 +58,7 @@ async def run(
     stop: asyncio.Event | None = None,
     threads: int = 1,
     prompts: bool = False,
+    vision: bool = False,
     pace: Pace | None = None,
 ) -> None:
     """Serve jobs of the pool at `url` until `stop` is set (none: SIGTERM or SIGINT).
@@ -68,6 +70,7 @@ async def run(
     backend  `echo`, the base URL of an OpenAI-compatible server, or a Backend
     threads  jobs at a time
     prompts  whether it takes text jobs beside chat jobs
+    vision   whether its backend reads images, which it then gets as data URLs
 
     The job in hand is finished, or faulted, before it returns. Raise Refused where the pool does
     not take the worker, JobFailed where its backend cannot serve at all.
@@ -77,19 +80,24 @@ async def run(
     with contextlib.ExitStack() as stack:
         told = stop or stack.enter_context(_signals())
         await chosen.open()
-        client = Client(url, api_key, declare(chosen, name, model, threads, prompts), pace.retry)
-        worker = _Worker(client, chosen, pace, told)
+        declaration = declare(chosen, name, model, threads, prompts=prompts, vision=vision)
+        client, fetcher = Client(url, api_key, declaration, pace.retry), Fetcher()
+        worker = _Worker(client, chosen, pace, told, fetcher)
         log.info("worker %s serves %s at %s", name, model, url)
         try:
             await _all([worker.serve() for _ in range(threads)])
         finally:
             await client.close()
+            await fetcher.close()
             await chosen.close()
     log.info("worker %s stopped after %s jobs", name, worker.finished)
 
 
-def declare(backend: Backend, name: str, model: str, threads: int, prompts: bool) -> dict[str, Any]:
-    """What each pop says of this worker: it takes chat jobs, and text jobs where it is to."""
+def declare(
+    backend: Backend, name: str, model: str, threads: int, *, prompts: bool, vision: bool
+) -> dict[str, Any]:
+    """What each pop says of this worker: it takes chat jobs, and text jobs where it is to; images,
+    and messages of any size, where it sees."""
     limits = {
         "max_context_length": backend.max_context_length,
         "max_length": backend.max_length,
@@ -103,7 +111,8 @@ def declare(backend: Backend, name: str, model: str, threads: int, prompts: bool
         "prompt_jobs": prompts,
         "model_id": model,
         "chat_limits": limits,
-        "chat_features": sorted(backend.features),
+        "chat_features": sorted({*backend.features, *(("vision",) if vision else ())}),
+        **({"image_transports": list(TRANSPORTS)} if vision else {}),
         **(limits if prompts else {}),
     }
 
@@ -135,11 +144,19 @@ async def _all(loops: list[Coroutine[Any, Any, None]]) -> None:
 
 
 class _Worker:
-    def __init__(self, client: Client, backend: Backend, pace: Pace, stop: asyncio.Event) -> None:
+    def __init__(
+        self,
+        client: Client,
+        backend: Backend,
+        pace: Pace,
+        stop: asyncio.Event,
+        fetcher: Fetcher,
+    ) -> None:
         self._client = client
         self._backend = backend
         self._pace = pace
         self._stop = stop
+        self._fetcher = fetcher
         self.finished = 0
 
     async def serve(self) -> None:
@@ -232,6 +249,8 @@ class _Worker:
         """Let the backend answer, posting beside it. Raise JobFailed, or _Cancelled."""
         loop = asyncio.get_running_loop()
         started = loop.time()
+        if job.chat:
+            job = replace(job, payload=await self._fetcher.whole(job.payload))
         if not job.payload.get("messages" if job.chat else "prompt"):
             raise JobFailed("The job holds no input: it is none that this worker declared")
         if not job.streams:

@@ -252,6 +252,7 @@ def test_the_worker_needs_no_servers_but_a_url(run, calls):
                 "backend": "echo",
                 "threads": 1,
                 "prompts": False,
+                "vision": False,
             },
         )
     ]
