@@ -47,6 +47,10 @@ from handlers.store import Store
 
 logger = structlog.get_logger()
 
+STRAGGLERS = 30
+"""Seconds after its deadline within which an upload may still land: one that began before, in a
+thread that nobody can stop (lua/apply/expired.lua)."""
+
 _pack = msgspec.msgpack.Encoder().encode
 
 
@@ -167,8 +171,7 @@ async def submit(
         try:
             await _keep(log, store, new.attached, admission, kept)
         except ChatImageStorageUnavailable:
-            if admission.claim is None:  # else whoever was admitted may be about to store it
-                await _forgo(log, limits, account.id, request_id, new)
+            await _forgo(log, limits, account.id, admission, _key(new), kept)
             raise
         new = new._replace(content=new.content | {"messages": new.attached.stored(request_id)})
 
@@ -216,11 +219,12 @@ async def abandon(
     again, unseen, is called abandoned: its release is the same.
     """
     partition = log.keys.of(request_id)
+    stragglers = STRAGGLERS if kept != NOTHING else 0
     event = Abandoned(
         request_id=request_id,
         user_id=user_id,
         # While a submit or an upload of its may still come.
-        ttl=max(limits.request_ttl, limits.admission_deadline),
+        ttl=max(limits.request_ttl, limits.admission_deadline + stragglers),
         operation_key=operation_key,
         shared_key=shared_key,
         images=kept.images,
@@ -264,20 +268,31 @@ def _agreed(new: NewRequest, admission: Admission) -> Kept | None:
 async def _keep(
     log: Log, store: Store | None, attached: Attached, admission: Admission, kept: Kept
 ) -> None:
-    """Store what is attached, in time for the request."""
-    if store is None:
-        raise ChatImageStorageUnavailable
+    """Store what is attached, in time for the request. Nothing where it comes too late already, of
+    which `submit` will tell."""
+    if kept == NOTHING:
+        return
     request_id = admission.request_id
     left = (admission.deadline_ms - await log.now_ms(log.keys.of(request_id))) / 1000
+    if left < 0:
+        return
+    if store is None:
+        raise ChatImageStorageUnavailable
     objects = await asyncio.to_thread(attached.objects, request_id, kept)
     await store.put(objects, seconds=left)
 
 
-async def _forgo(log: Log, limits: Limits, user_id: int, request_id: str, new: NewRequest) -> None:
-    """Give up an own admission at once. Where Redis is away, too, the janitor will."""
-    kept = new.attached.kept if new.attached else NOTHING
+async def _forgo(
+    log: Log, limits: Limits, user_id: int, admission: Admission, operation_key: str, kept: Kept
+) -> None:
+    """Give up an own admission at once. Where Redis is away, too, the janitor will.
+
+    Another's, only once it is past its deadline: until then, whoever was admitted may be about to
+    store the request.
+    """
+    deadline_ms = admission.deadline_ms if admission.claim else 0
     with contextlib.suppress(Unserved):
-        await _give_up(log, limits, user_id, request_id, 0, _key(new), kept)
+        await _give_up(log, limits, user_id, admission.request_id, deadline_ms, operation_key, kept)
 
 
 async def _store(

@@ -11,12 +11,12 @@ apply["charged"] = function(keys, e, position)
   local budget = keys.shared_key and call("EXISTS", keys.shared_key) == 1
   for i, request_id in ipairs(ids_of(e.requests)) do
     local amount, field = tonumber(amounts[i]), "admission:" .. request_id
-    local waiting, deadline_ms, operation_key, scopes, held, refundable, shared_key =
+    local waiting, deadline_ms, operation_key, scopes, held, refundable, shared_key, objects =
       admission_parts(call("HGET", keys.account, field))
     local used = math.min(tonumber(held or "0"), amount)
     if used > 0 then
       call("HSET", keys.account, field,
-        admission(waiting, deadline_ms, operation_key, scopes, text(held - used), refundable, shared_key))
+        admission(waiting, deadline_ms, operation_key, scopes, text(held - used), refundable, shared_key, objects))
       hold(keys.account, -used, shared_key)
     end
     -- One by one: the charge that empties a budget is recorded whole, the next one not at all.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from events.keys import Keys
 from handlers.limits import Limits
 from handlers.log import Log
+from handlers.store import Place
 from hordechat.process import Service
 from lua.link import ClusterLink, Link
 from tests.handlers.pool import Pool
@@ -49,3 +51,18 @@ async def scratch(log: Log, valkey_server: Service) -> AsyncIterator[Log]:
     opened = Log(link, log.keys, test=True)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def place(s3_server: Service) -> Place:
+    """Two buckets of this test's own, for images and for messages; nothing is in them."""
+    run, keys = secrets.token_hex(6), s3_server.settings
+    return Place(
+        endpoint=s3_server.url,
+        public=s3_server.url,
+        access_key=keys["S3_ACCESS_KEY"],
+        secret_key=keys["S3_SECRET_KEY"],
+        region="us-east-1",
+        images=f"images-{run}",
+        messages=f"messages-{run}",
+    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from handlers.objects import Kept
 from handlers.replay import keys_of
+from handlers.store import Store
 from tests.handlers.pool import Pool
 
 
@@ -63,6 +65,23 @@ async def check_settled(pool: Pool) -> None:
     for key in await _state(pool, "horde:claim:"):
         request_id = (await pool.hash(key))["request"]
         assert request_id in admitted or await pool.request(request_id), f"{key} names nothing"
+
+
+async def check_objects(pool: Pool, store: Store) -> None:
+    """Every object is named by an open admission, a request, its tombstone or the set of what is to
+    be deleted, and those of a request are there."""
+    stored, named = set(await store.keys()), await pool.doomed()
+    for key in await _state(pool, "horde:account:"):
+        for field, value in (await pool.hash(key)).items():
+            if field.startswith("admission:"):
+                *_, objects = value.split(":")[7:] or [""]
+                named.update(Kept.parse(objects).keys(field.removeprefix("admission:")))
+    for key in await _state(pool, "horde:request:"):
+        request = await pool.hash(key)
+        names = set(Kept.parse(request.get("objects", "")).keys(key.rpartition(":")[2]))
+        named |= names
+        assert request["state"] == "abandoned" or names <= stored, f"{key} misses {names - stored}"
+    assert stored <= named, f"nothing names {stored - named}"
 
 
 async def _state(pool: Pool, kind: str) -> list[str]:

@@ -13,6 +13,8 @@ from events.types import Declaration, Demand, Usage
 from handlers import cancel, pop, progress, reply, submit
 from handlers.accounts import Account, Accounts, open_account, open_anonymous
 from handlers.admission import Operation, Settled
+from handlers.chat.attached import Attached
+from handlers.chat.body import ImagePart, ImageUrl, TextPart, UserMessage
 from handlers.chat.pricing import Tariff, tax
 from handlers.errors import ChatSubmitNonconformant, Refused
 from handlers.janitor import Janitor, Swept
@@ -22,6 +24,7 @@ from handlers.newcomers import Newcomers
 from handlers.reference import Model, Reference
 from handlers.replay import Entry, keys_of, read_log
 from handlers.settle import Settler
+from handlers.store import Store
 
 SECRET = "a secret of the tests"
 MODEL = "test/model"
@@ -36,6 +39,13 @@ DECLARATION = Declaration(
 )
 TARIFF = Tariff(Reference({MODEL: Model(parameters=8_030_000_000)}.copy))
 """The one model that is known is of 8.03 billion parameters."""
+
+
+def receiving(*transports: str) -> Declaration:
+    """The declaration of a worker that gets images, or messages, this way."""
+    return msgspec.structs.replace(DECLARATION, image_transports=transports)
+
+
 REPLY = reply.Reply(
     stored=b'{"message":{"role":"assistant","content":"hello"}}',
     state="ok",
@@ -56,8 +66,10 @@ def request_of(
     kudos: int = 0,
     hold: int = 0,
     prompt_characters: int = 80,
+    images: int = 0,
+    offload: bool = False,
 ) -> submit.NewRequest:
-    """A request as its routes would have mapped it."""
+    """A request as its routes would have mapped it; its images are a few bytes that are none."""
     return submit.NewRequest(
         chat=True,
         jobs=jobs,
@@ -72,7 +84,16 @@ def request_of(
         kudos=kudos,
         hold=hold,
         tax=tax(),
+        attached=attached_of(images, offload=offload) if images or offload else None,
     )
+
+
+def attached_of(images: int, *, offload: bool = False, said: str = "jpeg") -> Attached:
+    """What is stored beside a request of so many images."""
+    parts = [ImagePart(ImageUrl("https://images.test/a")) for _ in range(images)]
+    message = UserMessage(content=[TextPart("hi"), *parts])
+    jpegs = tuple(f"{said} {n}".encode() for n in range(images))
+    return Attached([message], jpegs, offload)
 
 
 async def _none_yet(_user_id: int) -> frozenset[str]:
@@ -95,6 +116,7 @@ class Pool:
     accounts: Accounts
     workers: pop.Workers
     posts: progress.Posts
+    store: Store | None = None
     names: dict[str, pop.Worker] = field(default_factory=dict)
     janitors: dict[int, Janitor] = field(default_factory=dict)
 
@@ -134,7 +156,7 @@ class Pool:
         new = new._replace(operation=operation)
         account = account or self.client
         return await submit.submit(
-            self.log, self.limits, TARIFF, account, new, settled or self.settled
+            self.log, self.limits, TARIFF, account, new, settled or self.settled, self.store
         )
 
     async def settled(self, _heads: Sequence[Position]) -> bool:
@@ -153,10 +175,14 @@ class Pool:
         self.names[name] = worker
         return worker
 
-    async def assign(self, request_id: str, name: str = "w") -> pop.Assignment | None:
-        """Try to give a job of the request to a worker."""
+    async def assign(
+        self, request_id: str, name: str = "w", transports: tuple[str, ...] = ()
+    ) -> pop.Assignment | None:
+        """Try to give a job of the request to a worker that gets images this way."""
         worker = self.names.get(name) or await self.worker(name)
-        return await pop.assign(self.log, self.limits, worker, DECLARATION, request_id, MODEL)
+        return await pop.assign(
+            self.log, self.limits, worker, receiving(*transports), request_id, MODEL
+        )
 
     async def held(self, generation_id: str) -> reply.Held:
         """The generation as its owner's submit finds it."""
@@ -200,7 +226,9 @@ class Pool:
     async def sweep(self) -> Swept:
         """One janitor's pass over every partition."""
         for partition in self.log.keys.all():
-            self.janitors.setdefault(partition, Janitor(self.log, self.limits, partition))
+            self.janitors.setdefault(
+                partition, Janitor(self.log, self.limits, partition, self.store)
+            )
         swept = [await janitor.sweep() for janitor in self.janitors.values()]
         return Swept(*(sum(each) for each in zip(*swept, strict=True)))
 
@@ -229,6 +257,14 @@ class Pool:
             str(type(entry.recorded.event).__struct_config__.tag) for entry in await self.events()
         ]
         return [tag for tag in tags if tag not in skipped]
+
+    async def doomed(self) -> set[str]:
+        """Objects that are to be deleted."""
+        names = [
+            await self.log.read("SMEMBERS", self.log.keys.delete_retry(partition))
+            for partition in self.log.keys.all()
+        ]
+        return {name.decode() for each in names for name in each}
 
     async def request(self, request_id: str) -> dict[str, str]:
         """Hot state of a request."""
