@@ -23,8 +23,9 @@ from handlers.errors import (
 logger = structlog.get_logger()
 
 PROGRAM = "handlers.chat.image_process"
-MEMORY_BYTES = 512 * 2**20
-"""Address space of one process."""
+MEMORY_BYTES = 320 * 2**20
+"""Address space of one process. The dearest images of the pixels allowed, WebP that moves, take 220
+MiB of it, the interpreter included."""
 WAITING = 32
 """Images that wait for a process; more are sent away. A request has its images normalised one after
 the other, so these are as many requests, half of them of one account at most."""

@@ -158,6 +158,8 @@ async def _read(process: Process) -> Answer:
 async def _end(process: Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.kill()
-    if process.stdin is not None:
-        process.stdin.close()
+    if process.stdin is not None and not process.stdin.is_closing():
+        process.stdin.transport.abort()  # there may be megabytes left that nobody will read
     await process.wait()
+    if process.stdout is not None:
+        await process.stdout.read()  # to its end: until then the pipe stays open

@@ -1,16 +1,39 @@
-"""Images of strangers are normalised in processes of their own."""
+"""Images of strangers are normalised in processes of their own, bounded in time and memory."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
-import io
+import contextlib
+import os
+import signal
+import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from handlers import errors
+from handlers.chat import image_pool
 from handlers.chat.image_pool import ImagePool
+from tests.handlers.chat.imagery import (
+    MOST,
+    chunk,
+    drawn,
+    endless,
+    inflating,
+    png,
+    read,
+    saved,
+    webp,
+)
+from tests.spec import spec
+
+SECONDS = 0.3
+MIB = 2**20
+ENDLESS = endless(100_000)
+"""Four seconds of CPU; 5 MiB would be as many minutes."""
 
 
 @pytest.fixture
@@ -21,20 +44,28 @@ async def pool() -> AsyncIterator[ImagePool]:
     await opened.close()
 
 
-def drawn(width: int, height: int, form: str = "PNG") -> bytes:
-    """An image file, blue."""
-    file = io.BytesIO()
-    Image.new("RGB", (width, height), "blue").save(file, form)
-    return file.getvalue()
+@pytest.fixture
+async def hasty() -> AsyncIterator[ImagePool]:
+    """One process, which is there, and may take SECONDS for an image."""
+    opened = ImagePool(seconds=SECONDS, processes=1)
+    await opened.normalise(drawn(8, 8))
+    yield opened
+    await opened.close()
+
+
+def pid(pool: ImagePool) -> int:
+    """Of the one process, while it is idle."""
+    (process,) = pool._processes._idle
+    return process.pid
 
 
 async def test_an_image_comes_back_as_a_jpeg(pool: ImagePool) -> None:
     found = await pool.normalise(drawn(30, 20))
     same = await pool.normalise(base64.b64encode(drawn(30, 20)), encoded=True)
 
+    image = read(found)
+    assert (image.format, image.mode, image.size) == ("JPEG", "RGB", (30, 20))
     assert same == found
-    with Image.open(io.BytesIO(found)) as image:
-        assert (image.format, image.mode, image.size) == ("JPEG", "RGB", (30, 20))
 
 
 async def test_base64_is_read_strictly(pool: ImagePool) -> None:
@@ -46,3 +77,173 @@ async def test_base64_is_read_strictly(pool: ImagePool) -> None:
             await pool.normalise(broken, encoded=True)
 
     assert await pool.normalise(payload, encoded=True)
+
+
+@spec("Images", 2)
+async def test_an_image_of_5_mib_is_taken_and_one_of_a_byte_more_is_not(pool: ImagePool) -> None:
+    largest = drawn(8, 8, "JPEG").ljust(5 * MIB, b"\0")
+
+    for source, encoded in ((largest, False), (base64.b64encode(largest), True)):
+        assert await pool.normalise(source, encoded=encoded)
+    larger = largest + b"\0"
+    for source, encoded in ((larger, False), (base64.b64encode(larger), True)):
+        with pytest.raises(errors.SourceImageSizeExceeded, match="5242881"):
+            await pool.normalise(source, encoded=encoded)
+
+
+@spec("Images", 7, 8)
+async def test_an_image_that_is_refused_costs_no_process(pool: ImagePool) -> None:
+    await pool.normalise(drawn(8, 8))
+    process = pid(pool)
+
+    with pytest.raises(errors.SourceImageResolutionExceeded, match="3072"):
+        await pool.normalise(png(30_000, 30_000, b"\0" * 1000))
+    with pytest.raises(errors.SourceImageUnreadable, match="JPEG, PNG, WebP or GIF"):
+        await pool.normalise(b"GIF89a")
+
+    assert pid(pool) == process
+
+
+async def test_an_image_without_end_is_refused_in_time(hasty: ImagePool) -> None:
+    started = time.monotonic()
+
+    with pytest.raises(errors.SourceImageUnreadable, match="time or memory"):
+        await hasty.normalise(ENDLESS)
+
+    assert time.monotonic() - started < SECONDS + 1
+    assert await hasty.normalise(drawn(8, 8))
+
+
+async def test_an_image_that_needs_more_memory_than_there_is_is_refused() -> None:
+    pool = ImagePool(seconds=5, processes=1, memory=64 * MIB)
+    assert await pool.normalise(drawn(8, 8))
+
+    with pytest.raises(errors.SourceImageUnreadable, match="time or memory"):
+        await pool.normalise(drawn(MOST, MOST, "GIF"))
+
+    assert await pool.normalise(drawn(8, 8))
+    await pool.close()
+
+
+async def test_a_machine_that_stands_still_is_not_the_image_s_fault(hasty: ImagePool) -> None:
+    os.kill(pid(hasty), signal.SIGSTOP)
+
+    with pytest.raises(errors.ChatImageStorageUnavailable, match="right now"):
+        await hasty.normalise(drawn(8, 8))
+
+    assert await hasty.normalise(drawn(8, 8))
+
+
+async def test_a_process_that_dies_over_an_image_is_replaced(hasty: ImagePool) -> None:
+    process = pid(hasty)
+    image = asyncio.create_task(hasty.normalise(ENDLESS))
+    await asyncio.sleep(0)  # it is asked
+
+    os.kill(process, signal.SIGKILL)
+
+    with pytest.raises(errors.SourceImageUnreadable, match="time or memory"):
+        await image
+    assert await hasty.normalise(drawn(8, 8))
+    assert pid(hasty) != process
+
+
+async def test_a_caller_that_goes_away_takes_its_image_along(pool: ImagePool) -> None:
+    await pool.normalise(drawn(8, 8))
+    process = pid(pool)
+    for source in (ENDLESS, b"\xff\xd8\xff" * MIB):  # in the middle of working, and of being sent
+        image = asyncio.create_task(pool.normalise(source))
+        await asyncio.wait([image], timeout=0.02)
+
+        image.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await image
+    assert not Path(f"/proc/{process}").exists()
+    assert await pool.normalise(drawn(8, 8))
+
+
+def moving() -> bytes:
+    """Two frames, as large as they may be, half transparent: what costs most."""
+    frames = [Image.new("RGBA", (MOST, MOST), (red, 0, 0, 128)) for red in (255, 0)]
+    return saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], method=0, quality=1)
+
+
+BOMBS = {
+    "header": png(30_000, 30_000, b"\0" * 1000),
+    "canvas": webp((b"VP8X", b"\x10\0\0\0" + b"\xff\xff\xff" * 2)),
+    "lossless": webp((b"VP8L", b"\x2f" + (0x0FFFFFFF).to_bytes(4, "little") + b"\0" * 20)),
+    "profile": png(8, 8, bytes(25 * 8), extra=chunk(b"iCCP", b"x\0\0" + inflating(100))),
+    "text": png(8, 8, bytes(25 * 8), extra=chunk(b"zTXt", b"x\0\0" + inflating(100))),
+    "more rows than told": png(8, 8, bytes(100 * MIB)),
+    "screen": b"GIF89a\xff\xff\xff\xff\0\0\0,\0\0\0\0\xff\xff\xff\xff\0\2\2\x4c\1\0;",
+}
+
+
+async def test_what_is_small_and_decodes_to_much_stays_within_bounds(pool: ImagePool) -> None:
+    """Measured: the most that the process ever had in memory, and what is left of it in ours."""
+    ours = _memory("self", "VmRSS")
+
+    for bomb in BOMBS.values():
+        with contextlib.suppress(errors.Refused):
+            await pool.normalise(bomb)
+
+    assert _memory(pid(pool), "VmHWM") < 48 * MIB
+    assert _memory("self", "VmRSS") - ours < 16 * MIB
+
+
+async def test_the_dearest_image_that_is_accepted_takes_less_than_its_process_may(
+    pool: ImagePool,
+) -> None:
+    assert await pool.normalise(moving())
+
+    assert _memory(pid(pool), "VmPeak") < 0.8 * image_pool.MEMORY_BYTES
+
+
+async def test_what_a_process_needed_it_gives_back(pool: ImagePool) -> None:
+    await pool.normalise(drawn(8, 8))
+    before = _memory(pid(pool), "VmRSS")
+
+    await pool.normalise(drawn(MOST, MOST, "PNG", mode="P"))
+
+    assert _memory(pid(pool), "VmRSS") - before < 24 * MIB
+
+
+async def test_images_of_one_account_do_not_keep_another_s_from_coming(hasty: ImagePool) -> None:
+    one, other = frozenset({1}), frozenset({2})
+    most = 1 + image_pool.WAITING // 2
+    many = [asyncio.create_task(hasty.normalise(ENDLESS, one)) for _ in range(most + 1)]
+    done, _ = await asyncio.wait(many, return_when=asyncio.FIRST_COMPLETED)
+    assert [type(each.exception()) for each in done] == [errors.ChatImageStorageUnavailable]
+
+    assert await hasty.normalise(drawn(8, 8), other)
+
+    for each in many:
+        each.cancel()
+    told = await asyncio.gather(*many, return_exceptions=True)
+    assert [type(each) for each in told].count(errors.SourceImageUnreadable) == 1
+
+
+async def test_the_queue_is_not_endless(pool: ImagePool) -> None:
+    images = [
+        asyncio.create_task(pool.normalise(drawn(8, 8))) for _ in range(image_pool.WAITING + 1)
+    ]
+    await asyncio.sleep(0)
+
+    with pytest.raises(errors.ChatImageStorageUnavailable, match="Nothing was queued or charged"):
+        await pool.normalise(drawn(8, 8))
+
+    assert all(await asyncio.gather(*images))
+
+
+async def test_images_come_after_everything_else(pool: ImagePool) -> None:
+    await pool.normalise(drawn(8, 8))
+
+    assert os.getpriority(os.PRIO_PROCESS, pid(pool)) >= os.getpriority(os.PRIO_PROCESS, 0) + 9
+
+
+def _memory(process: int | str, what: str) -> int:
+    """Bytes, as the kernel tells them of a process."""
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith(f"{what}:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(what)
