@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -126,7 +127,9 @@ class Studio:
         return refused.value.message
 
 
-def loading(pictures: Pictures, *urls: str, account: Account = UNTRUSTED, text: str = "") -> Any:
+def loading(
+    pictures: Pictures, *urls: str, account: Account = UNTRUSTED, text: str = ""
+) -> AbstractAsyncContextManager[Attached | None]:
     messages = read(
         messages=[USER, shows({"type": "text", "text": text}, *map(image, urls))]
     ).messages
