@@ -29,7 +29,7 @@ MiB of it, the interpreter included."""
 WAITING = 32
 """Images that wait for a process; more are sent away. A request has its images normalised one after
 the other, so these are as many requests, half of them of one account at most."""
-_PATIENCE = 3
+PATIENCE = 3.0
 """An image has so many times as long as it may take CPU: a machine with much to do is not its
 fault."""
 _BUSY = "Images cannot be taken in right now. Nothing was queued or charged."
@@ -44,13 +44,21 @@ class ImagePool:
     seconds    of CPU that one image may take; one may wait for a process twice as long
     processes  at most
     memory     bytes of address space of one process
+    patience   times `seconds` after which an image that is not done is given up
     """
 
-    def __init__(self, *, seconds: float, processes: int, memory: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        seconds: float,
+        processes: int,
+        memory: int = MEMORY_BYTES,
+        patience: float = PATIENCE,
+    ) -> None:
         self._processes = Killable(
             PROGRAM,
             seconds=seconds,
-            deadline=_PATIENCE * seconds,
+            deadline=patience * seconds,
             processes=processes,
             waiting=WAITING,
             memory=memory,

@@ -53,8 +53,15 @@ def png(
     """A PNG of filtered rows: `kind` 0 is grey, 2 RGB, 3 palette, 4 grey with alpha, 6 RGBA;
     `extra` are the chunks in front of the pixels."""
     head = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
-    body = chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND")
+    body = chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress(rows, 1)) + chunk(b"IEND")
     return b"\x89PNG\r\n\x1a\n" + body
+
+
+def plain(width: int, height: int, *, colours: int = 1) -> bytes:
+    """A black PNG, quickly made: of 1 bit, or of three colours."""
+    bits = 24 if colours == 3 else 1
+    rows = bytes(1 + -(-bits * width // 8)) * height
+    return png(width, height, rows, depth=8 if colours == 3 else 1, kind=2 if colours == 3 else 0)
 
 
 def webp(*chunks: tuple[bytes, bytes]) -> bytes:
@@ -68,7 +75,7 @@ def webp(*chunks: tuple[bytes, bytes]) -> bytes:
 
 def inflating(megabytes: int) -> bytes:
     """What is small, and decompresses to so many MiB."""
-    return zlib.compress(b"\0" * (megabytes * 2**20), 9)
+    return zlib.compress(bytes(megabytes * 2**20), 1)
 
 
 def endless(bytes_: int) -> bytes:

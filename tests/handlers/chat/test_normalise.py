@@ -18,6 +18,7 @@ from tests.handlers.chat.imagery import (
     drawn,
     inflating,
     photo,
+    plain,
     png,
     read,
     saved,
@@ -61,11 +62,6 @@ def test_the_quality_is_90() -> None:
     wanted = read(drawn(8, 8, "JPEG", quality=90))
 
     assert found.quantization == wanted.quantization  # type: ignore[attr-defined]
-
-
-def plain(width: int, height: int) -> bytes:
-    """A black PNG, quickly made."""
-    return png(width, height, bytes(1 + -(-width // 8)) * height, depth=1, kind=0)
 
 
 @spec("Images", 7, 15)
