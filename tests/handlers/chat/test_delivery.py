@@ -9,9 +9,11 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import msgspec
 import pytest
 
@@ -222,6 +224,27 @@ async def test_who_fetches_gets_signed_urls_of_the_public_endpoint(
 
 def _shown(message: Any) -> list[Any]:
     return [part["image_url"] for part in message["content"] if part["type"] == "image_url"]
+
+
+@spec("Images", 23)
+@spec("Messages offload", 10)
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("declaration", "seconds"), [(SEES, 600), (FETCHES_ALL, 120)])
+async def test_a_signed_url_leads_nowhere_once_its_time_is_over(
+    log: Log, pool: Pool, place: Place, declaration: Declaration, seconds: int, late: bool
+) -> None:
+    """By the store's clock. The URL is of a moment ago, then a little older than it lasts."""
+    passed = timedelta(seconds=seconds + 2 if late else seconds - 30)
+    store = Store(place, now=lambda: datetime.now(UTC) - passed)
+    delivered = Delivery(log, pool.limits, store)
+    request_id = await _submit(pool, store, offload=True)
+
+    got = await _got(await _hand_out(pool, delivered, request_id, declaration))
+
+    url = got.get("messages_url") or _urls(got)[0]
+    async with httpx.AsyncClient() as client:
+        assert (await client.get(url)).status_code == (403 if late else 200)
+    store.close()
 
 
 @spec("Images", 23)
