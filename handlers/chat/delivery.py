@@ -211,11 +211,8 @@ class Delivery:
             )
             await self._undo(job)
         except ObjectMissing as missing:
-            logger.error(  # noqa: TRY400 - no bug of ours; the name says it all
-                "object_missing", request_id=job.request_id, key=str(missing)
-            )
             await self._undo(job)
-            await self._end(job)
+            await self._end(job, str(missing))
         return None
 
     async def _built(self, job: Assignment, room: Room | None) -> Delivered:
@@ -264,14 +261,15 @@ class Delivery:
             )
             raise
 
-    async def _end(self, job: Assignment) -> None:
-        """End a request whose images are lost, as one whose content is. One that came to its end
-        meanwhile has its objects deleted."""
+    async def _end(self, job: Assignment, missing: str) -> None:
+        """End a request that lost an image, as one that lost its content. Of one that came to its
+        end meanwhile nothing is lost: its objects are deleted."""
         if job.position == START:
             return
         log = self._log
         state = await log.read("HGET", log.keys.request(job.request_id), "state")
         if state == b"open":
+            logger.error("object_missing", request_id=job.request_id, key=missing)
             await log.read("DEL", log.keys.content(job.request_id))
             await expire(log, self._limits, job.request_id)
 
