@@ -3,6 +3,7 @@ hot state, nor in Postgres, nor in the lines that the service logs (docs/adr/000
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Iterable
@@ -11,8 +12,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from handlers.chat.fetch import Fetcher
+from hordechat.process import Service
+from tests.api.gallery import opened_gallery, picture, shown
 from tests.api.site import MODEL, Site
 from tests.logged import logged
+from tests.origin import PUBLIC, Hosts, Internet, ok, origin
+from tests.spec import spec
 
 MARK = "Zq7Zq"
 HOLD_CONTENT = ("content:", "chat:stream:", "chat:lease:")
@@ -63,7 +69,8 @@ async def _value(site: Site, key: str) -> str:
 
 async def _in_redis(site: Site) -> tuple[list[str], list[str]]:
     """Values of keys that hold content, and of all others."""
-    content, others = [], []
+    content: list[str] = []
+    others: list[str] = []
     keys = [key async for key in site.parts.log.redis.scan("*")]
     for key in keys:
         value = f"{key} {await _value(site, key)}"
@@ -132,6 +139,55 @@ async def test_content_stands_where_it_ends_and_nowhere_else(site: Site, migrate
     assert {"submitted", "progress", "refused", "horde.job_submit.done", "faulted"} <= {
         line["event"] for line in lines
     }
+
+
+@spec("Images", 19)
+async def test_images_and_where_they_came_from_stand_in_no_place_of_ours(
+    redis_url: str, migrated_url: str, s3_server: Service
+) -> None:
+    """Queued, with turns dropped and messages screened; refused for each of several reasons."""
+    marks = Marks()
+    file, host = picture("red"), "images.example"
+    sent = base64.b64encode(file).decode()
+    marks.made += [sent[:20], sent[-20:], repr(file[:4])[2:-1], "JFIF", host]
+
+    def url(path: str) -> str:
+        return f"http://{host}/{path}?{marks.new(path)}"
+
+    async with origin({}) as served:
+        served.answers |= {f"/red?{MARK}_red": ok(file), f"/text?{MARK}_text": ok(b"")}
+        fetcher = Fetcher(
+            seconds=5,
+            ports=frozenset({80}),
+            resolve=Hosts({host: [[PUBLIC]]}).resolve,
+            network=Internet({(PUBLIC, 80): served.port}),
+        )
+        offload = {"chat_messages_offload_enabled": True, "chat_messages_offload_bytes": 0}
+        opening = opened_gallery(redis_url, migrated_url, s3_server, fetcher, **offload)
+        async with opening as gallery:
+            with logged(*_loggers()) as lines:
+                old = [*shown(file), {"role": "assistant", "content": "x" * 30_000}]
+                answer = await gallery.submit(messages=old + shown(url("red"), file))
+                for wrong in ("text", "gone"):
+                    assert (await gallery.submit(file, url(wrong))).status_code == 400
+                await gallery.site.project()
+                await gallery.site.cancel(answer.json()["id"])
+                await gallery.site.settle()
+                await gallery.site.project()
+            content, others = await _in_redis(gallery.site)
+            prompt = await gallery.content(answer.json()["id"], "submitted_prompt")
+
+    assert answer.status_code == 202, answer.text
+    assert prompt.count(b"[image]") == 3
+    assert marks.found(content) == set()
+    assert marks.found(others) == set()
+    assert marks.found(_in_postgres(migrated_url)) == set()
+    # Of what could not be fetched the host is told, and no more.
+    told = [repr(line) for line in lines if line["event"] != "image_not_fetched"]
+    assert marks.found(told) == set()
+    assert marks.found(map(repr, lines)) == {host}
+    assert any("horde-r2://" in each for each in content)
+    assert any(line["event"] == "submitted" for line in lines)
 
 
 def _loggers() -> list[Any]:
