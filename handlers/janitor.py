@@ -29,6 +29,9 @@ logger = structlog.get_logger()
 PAGE = 100
 """Due entries worked on at once: enough to share round trips, too few to hold up anyone else."""
 
+PATIENCE = 3.0
+"""Seconds that a pass waits for the store."""
+
 
 class Swept(NamedTuple):
     """What one pass ended."""
@@ -45,15 +48,26 @@ class Swept(NamedTuple):
 
 
 class Janitor:
-    """Cleans up after one partition."""
+    """Cleans up after one partition.
+
+    patience  seconds that a pass waits for the store
+    """
 
     def __init__(
-        self, log: Log, limits: Limits, partition: int, store: Store | None = None
+        self,
+        log: Log,
+        limits: Limits,
+        partition: int,
+        store: Store | None = None,
+        *,
+        patience: float = PATIENCE,
     ) -> None:
         self._log = log
         self._store = store
         self._limits = limits
         self._partition = partition
+        self._patience = patience
+        self._deleting: asyncio.Future[int] | None = None
         self._judged: set[str] = set()
         """Admissions past their deadline that came, or were given up: the settler releases them."""
 
@@ -72,13 +86,35 @@ class Janitor:
         if (await read_modes(self._log)).maintenance:  # what came while it was switched on, too
             cancelled = await cancel_waiting(self._log, self._limits, self._partition)
         given = await self._give_monthly()
-        deleted = 0
-        if self._store is not None:  # last: what was just ended is deleted in the same pass
-            deleted = await delete_objects(self._log, self._store, self._partition)
+        deleted = await self._delete()  # last: what was just ended goes in the same pass
         swept = Swept(lapsed, expired, abandoned, cancelled, given, deleted)
         if any(swept):
             logger.info("swept", partition=self._partition, **swept._asdict())
         return swept
+
+    async def close(self) -> None:
+        """Stop what goes on behind the passes."""
+        if self._deleting is not None:
+            self._deleting.cancel()
+            await asyncio.wait({self._deleting})
+
+    async def _delete(self) -> int:
+        """Delete objects; count those of which it is known by now.
+
+        A store that hangs holds up the pass for a moment only: the calls go on behind it, and
+        behind the next ones.
+        """
+        if self._store is None:
+            return 0
+        if self._deleting is None:
+            self._deleting = asyncio.ensure_future(
+                delete_objects(self._log, self._store, self._partition)
+            )
+            await asyncio.wait({self._deleting}, timeout=self._patience)
+        if not self._deleting.done():
+            return 0
+        deleting, self._deleting = self._deleting, None
+        return deleting.result()
 
     async def _each(self, what: Due, act: Callable[[str], Awaitable[bool]]) -> int:
         """Act on all that was due when the pass began, page by page; count what ended by it."""
