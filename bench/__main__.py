@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from bench import queued, report, spot, validation
+from bench import images, queued, report, spot, validation
 from bench.rig import BenchFailed, Generator, Result, Target, ceilings, facts, folder, service
 
 WARM_UP = 1.0
@@ -76,6 +76,8 @@ class Round:
         for name in spot.KINDS:
             report.note(name)
             self.found[name] = spot.run(name, seconds)
+        report.note("images")
+        self.found |= images.run(seconds)
         store_ = take("store", store, kind="closed", request="store", connections=CONNECTIONS)
         rate = len(store_.times) / seconds
         take("store, a tenth", store, kind="paced", rate=rate / 10, connections=CONNECTIONS)

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bench import queued, spot
+from bench import images, queued, spot
 from bench.rig import Result
 
 CYCLE_ROLES = (
@@ -31,6 +31,7 @@ _MOST_HAND_OVER = 8.0
 _MOST_OUT_OF_REACH = 3.0
 _MOST_TOO_LONG = 10.0
 _MOST_WAITING_CORE = 0.05
+_MOST_IMAGE = 1.1
 _PLAIN_WIDTH = 150  # of output that goes to no terminal
 _console = Console(highlight=False)
 if not _console.is_terminal:
@@ -112,6 +113,11 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
         (one.cpu["valkey"] / len(one.times)) / (many.cpu["valkey"] / len(many.times))
         for one, many in zip(results[spot.ONE], results[spot.MANY], strict=True)
     )
+    pooled, alone = (
+        [one.cpu["web"] / one.more["megapixels"] for one in results[name]]
+        for name in (images.POOL, images.PLAIN)
+    )
+    image = statistics.median(one / other for one, other in zip(pooled, alone, strict=True))
     near = lines[f"pop, {queued.NEAR}"]["p99_ms"]
     reach = {
         kind: lines[f"pop, {kind}"]["p99_ms"] / near for kind in queued.KINDS if kind != queued.NEAR
@@ -133,6 +139,9 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
             "admissions of one account: Valkey's CPU, × that of as many of a thousand",
             one_account,
             most=_MOST_ONE_ACCOUNT,
+        ),
+        _target(
+            "images: CPU for a megapixel, × plain Pillow of the same steps", image, most=_MOST_IMAGE
         ),
         _target(
             "submit accepted → a worker has it: p50, × one store POST at a tenth",
@@ -159,6 +168,10 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
         "figures": lines,
         "cpu_over_hello": ratios,
         "cpu_over_hello_rounds": {name: _ratio(results, name) for name in lines},
+        "image_cpu_ms_per_megapixel": {
+            name: 1000 * statistics.median(each)
+            for name, each in ((images.POOL, pooled), (images.PLAIN, alone))
+        },
         "hand_over": hand_over,
         "hand_over_sent_over_store_p50": hand_over["sent_p50_ms"] / post,
         "aim_cpu_over_hello": _AIM_CPU,
@@ -202,6 +215,11 @@ def show(summary: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         f"submit accepted → a waiting worker has it: p50 {over['accepted_p50_ms']:.1f} ms, "
         f"p99 {over['accepted_p99_ms']:.1f} ms; since the submit was sent: "
         f"p50 {over['sent_p50_ms']:.1f} ms, p99 {over['sent_p99_ms']:.1f} ms ({over['jobs']} jobs)"
+    )
+    megapixel = summary["image_cpu_ms_per_megapixel"]
+    _console.print(
+        "images: CPU for a megapixel: "
+        + ", ".join(f"{name} {cost:.1f} ms" for name, cost in megapixel.items())
     )
     each = summary["figures"][spot.ANONYMOUS]["cpu_us_by_role"]["valkey"]
     _console.print(

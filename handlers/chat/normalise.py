@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from PIL import Image, ImageChops, ImageCms
+from PIL import Image, ImageCms
 from PIL.GifImagePlugin import GifImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
@@ -184,11 +184,9 @@ def _flat(image: Image.Image) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    alpha = image.getchannel("A")
-    flat = image.convert("RGB")
-    if alpha.getextrema() != (255, 255):
-        flat.paste("white", mask=ImageChops.invert(alpha))
-    return flat
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=image)
+    return white
 
 
 def _orientation(exif: bytes) -> int:
