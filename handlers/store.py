@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from itertools import islice
 from typing import NamedTuple, TypeVar
-from urllib.parse import urlsplit
 from xml.etree.ElementTree import ParseError
 
 import structlog
@@ -23,6 +22,7 @@ from minio.deleteobjects import DeleteObject
 from minio.error import MinioException, S3Error
 from urllib3.exceptions import HTTPError, ProtocolError
 
+from handlers.endpoints import Endpoint
 from handlers.errors import ChatImageStorageUnavailable
 from handlers.objects import is_messages
 from handlers.threads import Busy, Threads
@@ -336,12 +336,12 @@ def _told(error: Exception) -> str:
 
 
 def _client(place: Place, endpoint: str, timeout: urllib3.Timeout) -> Minio:
-    parts = urlsplit(endpoint)
+    where = Endpoint.parse(endpoint)
     return Minio(
-        parts.netloc,
+        where.netloc,
         access_key=place.access_key,
         secret_key=place.secret_key,
-        secure=parts.scheme == "https",
+        secure=where.scheme == "https",
         region=place.region,
         http_client=urllib3.PoolManager(timeout=timeout, retries=False, maxsize=THREADS),
     )

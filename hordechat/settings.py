@@ -5,13 +5,14 @@
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from handlers.addresses import networks_of
+from handlers.endpoints import Endpoint
 
 _UNPREFIXED = frozenset(
     {
@@ -28,6 +29,7 @@ _UNPREFIXED = frozenset(
     }
 )
 _SECRET = frozenset({"s3_secret_key", "secret", "proxy_passkeys"})
+_ENDPOINTS = ("s3_endpoint_url", "s3_public_endpoint_url")
 _NETWORKS = ("whitelisted_ips", "forwarded_allow_ips")
 _NOTATIONS = tuple(
     f"{family}_request_{window}_limit_per_ip"
@@ -39,6 +41,7 @@ _ORDERED = (
     ("text_free_output_wait_full_seconds", "text_free_output_wait_floor_seconds"),
 )
 _BUCKET = r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"
+_REGION = r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$"
 _PORTS = r"^[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*$"
 _USERNAME = re.compile(r".+#[0-9]+")
 _MASK = "***"
@@ -80,12 +83,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
         ),
     ] = ""
     s3_endpoint_url: Annotated[
-        str,
-        _meta(
-            "S3-compatible store; empty: `up` starts an embedded one",
-            "URL",
-            pattern=r"^(https?://.+)?$",
-        ),
+        str, _meta("S3-compatible store; empty: `up` starts an embedded one", "URL")
     ] = ""
     s3_access_key: Annotated[str, _meta("Access key of the S3 store")] = ""
     s3_secret_key: Annotated[str, _meta("Secret key of the S3 store")] = ""
@@ -94,12 +92,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
         _meta(
             "The S3 store as workers reach it, which signed URLs name; empty: as S3_ENDPOINT_URL",
             "URL",
-            pattern=r"^(https?://.+)?$",
         ),
     ] = ""
-    s3_region: Annotated[str, _meta("Region that requests to the S3 store are signed for")] = (
-        "us-east-1"
-    )
+    s3_region: Annotated[
+        str, _meta("Region that requests to the S3 store are signed for", pattern=_REGION)
+    ] = "us-east-1"
     r2_source_image_bucket: Annotated[
         str, _meta("Bucket of the images of chat requests", "bucket", pattern=_BUCKET)
     ] = "horde-source-images"
@@ -456,25 +453,31 @@ def load(environ: Mapping[str, str]) -> Settings:
     for low, high in _ORDERED:
         if getattr(found, low) > getattr(found, high):
             raise SettingsError(f"{env_name(low)}: has to be at most {env_name(high)}")
-    for field in _NETWORKS:
-        try:
-            networks_of(getattr(found, field))
-        except ValueError as error:
-            raise SettingsError(f"{env_name(field)}: {error}") from None
+    if found.s3_endpoint_url and not (found.s3_access_key and found.s3_secret_key):
+        raise SettingsError(
+            f"{env_name('s3_access_key')}, {env_name('s3_secret_key')}: have to be set where "
+            f"{env_name('s3_endpoint_url')} is, or nothing could be signed"
+        )
+    _each_is(Endpoint.parse, found, (field for field in _ENDPOINTS if getattr(found, field)))
+    _each_is(networks_of, found, _NETWORKS)
     for entry in filter(None, map(str.strip, found.admins.split(","))):
         if not _USERNAME.fullmatch(entry):
             raise SettingsError(f"{env_name('admins')}: {entry!r} is no username like `alice#1`")
-    for field in _NOTATIONS:
-        text = getattr(found, field)
-        if text == getattr(Settings(), field):
-            continue
+    defaults = Settings()
+    if own := [each for each in _NOTATIONS if getattr(found, each) != getattr(defaults, each)]:
         from api.notation import items_of  # most commands need no rate limits: it takes 0.2 s
 
+        _each_is(items_of, found, own)
+    return found
+
+
+def _each_is(parse: Callable[[str], object], found: Settings, fields: Iterable[str]) -> None:
+    """Raise SettingsError for the first of these fields that `parse` raises ValueError for."""
+    for field in fields:
         try:
-            items_of(text)
+            parse(getattr(found, field))
         except ValueError as error:
             raise SettingsError(f"{env_name(field)}: {error}") from None
-    return found
 
 
 def to_environ(settings: Settings) -> dict[str, str]:

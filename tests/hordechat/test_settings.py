@@ -1,10 +1,12 @@
+import re
 from pathlib import Path
 
 import pytest
 
-from hordechat import settings
+from hordechat import opening, settings
 
 ROOT = Path(__file__).parents[2]
+KEYS = {"S3_ACCESS_KEY": "a", "S3_SECRET_KEY": "s"}
 
 
 def test_an_empty_environment_gives_the_defaults():
@@ -70,6 +72,54 @@ def test_an_allowance_that_would_grow_with_the_wait_is_refused(low: str, high: s
     with pytest.raises(settings.SettingsError, match=f"^{low}: has to be at most {high}"):
         settings.load({low: "101", high: "100"})
     settings.load({low: "100", high: "100"})
+
+
+@pytest.mark.parametrize("name", ["S3_ENDPOINT_URL", "S3_PUBLIC_ENDPOINT_URL"])
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("s3.example", "has to begin with http:// or https://"),
+        ("ftp://s3.example", "has to begin with http:// or https://"),
+        (
+            "https://s3.example/minio",
+            "must not have a path: signed URLs need the store at the root",
+        ),
+        ("https://s3.example?region=x", "must not have anything behind the host and its port"),
+        ("https://s3.example/#", "must not have anything behind the host and its port"),
+        ("https://key:secret@s3.example", "must not hold a name or a password"),
+        ("https://", "is no URL of a server"),
+        ("https://s3.example:port", "is no URL of a server"),
+        ("https://s3.example:99999", "is no URL of a server"),
+        ("https://s3 example", "is no URL of a server"),
+        ("https://[::1", "is no URL of a server"),
+    ],
+)
+def test_a_store_is_named_by_its_server_alone(name: str, url: str, why: str):
+    with pytest.raises(settings.SettingsError, match=f"^{name}: {re.escape(why)}") as refused:
+        settings.load(KEYS | {name: url})
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9000",
+        "https://[2001:db8::1]:9000/",
+        "https://img.example",
+        "http://object_store:9000",
+        "https://account.r2.cloudflarestorage.com/",
+    ],
+)
+def test_a_store_may_be_anywhere(url: str):
+    given = {"S3_ENDPOINT_URL": url, "S3_PUBLIC_ENDPOINT_URL": url}
+
+    assert opening.store_of(settings.load(KEYS | given)) is not None
+
+
+@pytest.mark.parametrize("key", ["S3_ACCESS_KEY", "S3_SECRET_KEY"])
+def test_a_store_without_its_keys_is_refused(key: str):
+    with pytest.raises(settings.SettingsError, match="have to be set where S3_ENDPOINT_URL is"):
+        settings.load(KEYS | {"S3_ENDPOINT_URL": "https://s3.example", key: ""})
 
 
 def test_settings_survive_the_way_through_an_environment():

@@ -55,6 +55,8 @@ ELSEWHERE = {
     "REDIS_URL": "redis://127.0.0.1:1/0",
     "DATABASE_URL": "postgresql://127.0.0.1:1/x",
     "S3_ENDPOINT_URL": "http://127.0.0.1:1",
+    "S3_ACCESS_KEY": "a",
+    "S3_SECRET_KEY": "s",
 }
 
 
