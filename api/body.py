@@ -142,11 +142,13 @@ class Reading:
             raise
         return raw
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pace is not None:
             self._pace.leave()
         if self._size:
             self._bodies.give_way(self._size)
+            if kind is None:
+                self._req.context.raw = b""  # what is not accounted for is not to stay
 
 
 async def _steadily(req: falcon.asgi.Request, most: int) -> bytes:

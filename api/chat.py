@@ -177,8 +177,6 @@ class ChatAsync:
                 raw, max_messages=self._max_messages, max_text_bytes=self._max_text_bytes
             )
             operation = self._operation(asked)
-        if asked.images:
-            req.context.raw = b""  # it would be held for as long as its images are worked on
         return asked, operation
 
     def _operation(self, asked: ChatRequest) -> Operation | None:

@@ -32,6 +32,10 @@ from handlers.errors import (
 from handlers.store import Store
 
 WAIT_SECONDS = 10.0
+NORMALISE_SECONDS = 30.0
+"""For all images of a request, beside what they may take to be fetched. If each of them took all of
+its own time, they would hold their memory for many minutes."""
+_AGAIN = "Nothing was queued or charged; try again in a moment."
 
 
 class Offload(NamedTuple):
@@ -50,6 +54,7 @@ class Pictures:
                    of them, or those of a single request
     fetch_seconds  for all images of a request that are fetched
     wait_seconds   that a request waits for its part of the memory
+    more_seconds   for all of its images to be normalised, beside those for fetching them
     """
 
     def __init__(
@@ -62,11 +67,13 @@ class Pictures:
         fetch_seconds: float,
         offload: Offload,
         wait_seconds: float = WAIT_SECONDS,
+        more_seconds: float = NORMALISE_SECONDS,
     ) -> None:
         self._store = store
         self._fetcher = fetcher
         self._pool = pool
         self._fetch_seconds = fetch_seconds
+        self._seconds = fetch_seconds + more_seconds
         self._offload = offload
         self._at_once = at_once
         self._turns = Turns(at_once, waiting=at_once, seconds=wait_seconds, most=at_once // 2)
@@ -97,17 +104,25 @@ class Pictures:
         loading = _Loading(self._fetcher, self._pool, account, sources, self._fetch_seconds)
         try:
             async with self._turns.turn({account.id}, share):
-                yield self._attached(Attached(messages, await loading.jpegs()))
+                yield self._attached(Attached(messages, await self._in_time(loading)))
         except Crowded:
             raise ChatImageStorageUnavailable(
-                "Too many images are being taken in right now. Nothing was queued or charged; try "
-                "again in a moment."
+                f"Too many images are being taken in right now. {_AGAIN}"
             ) from None
 
     async def close(self) -> None:
         """Let go of connections and processes."""
         await self._fetcher.close()
         await self._pool.close()
+
+    async def _in_time(self, loading: _Loading) -> tuple[bytes, ...]:
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await loading.jpegs()
+        except TimeoutError:
+            raise ChatImageStorageUnavailable(
+                f"The images could not be taken in within {self._seconds:g} seconds. {_AGAIN}"
+            ) from None
 
     def _attached(self, attached: Attached) -> Attached:
         """The same, its messages an object where they are large."""

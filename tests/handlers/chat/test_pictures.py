@@ -82,6 +82,7 @@ class Made(ImagePool):
         super().__init__(seconds=1, processes=1)
         self.size = 1000
         self.refusal: Refused | None = None
+        self.hangs = False
         self.asked: list[tuple[int, Set[int], bool]] = []
 
     async def normalise(
@@ -90,6 +91,8 @@ class Made(ImagePool):
         self.asked.append((len(source), parties, encoded))
         if self.refusal is not None:
             raise self.refusal
+        if self.hangs:
+            await asyncio.Event().wait()
         return bytes(self.size)
 
 
@@ -99,7 +102,9 @@ class Studio:
     def __init__(self) -> None:
         self.fetcher = Fetching()
         self.pool = Made()
-        self.store: Store | None = Store(Place("http://127.0.0.1:1", "", "", "", "", "a", "b"))
+        self.store: Store | None = Store(
+            Place("http://127.0.0.1:1", "http://127.0.0.1:1", "", "", "", "a", "b")
+        )
 
     def opened(
         self, *, at_once: int = 128 * MIB, offload: Offload = NEVER, **more: float
@@ -369,6 +374,18 @@ async def test_who_waits_too_long_for_memory_is_told_so(studio: Studio) -> None:
     assert len(studio.pool.asked) == 1
 
     async with loading(pictures, data(3), account=PATRON) as attached:  # larger than all there is
+        assert attached is not None
+
+
+async def test_images_that_take_too_long_in_all_give_their_memory_back(studio: Studio) -> None:
+    pictures = studio.opened(at_once=MIB, wait_seconds=0, fetch_seconds=0, more_seconds=0)
+    studio.pool.hangs = True
+    with pytest.raises(ChatImageStorageUnavailable, match="within 0 seconds"):
+        async with loading(pictures, data(3)):
+            pass
+    studio.pool.hangs = False
+
+    async with loading(pictures, data(3)) as attached:
         assert attached is not None
 
 
