@@ -52,11 +52,6 @@ class Endpoint(NamedTuple):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
-    @property
-    def local(self) -> bool:
-        """Whether only processes of this machine find it there."""
-        return is_local(self.host)
-
 
 def is_local(host: str) -> bool:
     """Whether a host name or an address means the machine that uses it."""

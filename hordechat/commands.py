@@ -46,7 +46,7 @@ from handlers.timeouts import Timeout, Timeouts
 from handlers.verify import verify as compare
 from hordechat import garbage
 from hordechat.duty import Duty
-from hordechat.opening import CannotOpen, limits_of, open_log, store_of
+from hordechat.opening import CannotOpen, limits_of, open_log, out_of_reach, store_of
 from hordechat.settings import Settings
 from lua.link import Link, Tail, Unavailable
 
@@ -79,6 +79,8 @@ def web(settings: Settings, *, host: str, port: int, workers: int) -> None:
     with _told_by_name():
         reference.opened(settings.text_model_reference)
         moderation.opened(settings.replacement_filters)
+    if url := out_of_reach(settings):
+        logger.warning("store_out_of_reach", url=url, host=host, setting="S3_PUBLIC_ENDPOINT_URL")
     serve(settings, host=host, port=port, workers=workers)
 
 

@@ -2,6 +2,7 @@
 
 from events.base import KUDOS
 from events.keys import PARTITIONS, Keys
+from handlers.endpoints import Endpoint, is_local
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.store import Place, Store
@@ -57,6 +58,15 @@ def store_of(settings: Settings) -> Store | None:
             messages=settings.r2_chat_messages_bucket or images,
         )
     )
+
+
+def out_of_reach(settings: Settings) -> str | None:
+    """The public URL of the store where workers elsewhere cannot use it: they reach us, and it
+    names their own machine. None where all is well."""
+    public = settings.s3_public_endpoint_url or settings.s3_endpoint_url
+    if not public or is_local(settings.host) or not is_local(Endpoint.parse(public).host):
+        return None
+    return public
 
 
 def limits_of(settings: Settings) -> Limits:
