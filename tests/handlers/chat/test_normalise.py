@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import struct
 import time
@@ -447,3 +448,16 @@ def test_a_jpeg_may_be_progressive_and_have_junk_behind_it() -> None:
     whole = normalise(file)
 
     assert normalise(file + b"\xa5" * 1000) == whole
+
+
+ARITHMETIC = (
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAMCAgMCAgMDAwMEAwMEBQgFBQQEBQoHBwYIDAoMDAsKCwsNDhIQDQ4RDgsL"
+    "EBYQERMUFRUVDA8XGBYUGBIUFRT/2wBDAQMEBAUEBQkFBQkUDQsNFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQU"
+    "FBQUFBQUFBQUFBQUFBQUFBQUFBT/yQARCAAIABADASIAAhEBAxEB/8wACgAQEAUBEBEF/9oADAMBAAIRAxEAPwD/AOw3"
+    "vFTAV+L/2Q=="
+)
+"""16x8 pixels, blue."""
+
+
+def test_a_jpeg_may_be_coded_by_arithmetic() -> None:
+    assert near(read(normalise(base64.b64decode(ARITHMETIC))), (8, 4), BLUE)
