@@ -227,7 +227,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
         _meta("Processes that decode and encode images, for each web process", "processes", ge=1),
     ] = 2
     image_seconds: Annotated[
-        float, _meta("An image that takes longer to normalise is refused", "seconds", gt=0)
+        float, _meta("An image that takes more CPU to normalise is refused", "seconds", gt=0)
     ] = 10
     image_fetch_seconds: Annotated[
         float, _meta("An image has to arrive from its URL within this", "seconds", gt=0)
