@@ -113,14 +113,15 @@ class Internet(httpcore.AsyncNetworkBackend):
     """Leads from public addresses to servers on loopback, and keeps what was connected to.
 
     routes  port on loopback, by address and port; whatever is not there refuses the connection
-    haste   how much sooner connects and reads are overdue than they were told
     """
 
-    def __init__(self, routes: Mapping[tuple[str, int], int], *, haste: float = 1) -> None:
+    def __init__(self, routes: Mapping[tuple[str, int], int]) -> None:
         self.routes = dict(routes)
         self.connected: list[tuple[str, int]] = []
-        self.patience: set[tuple[str, float | None]] = set()
-        self._haste = haste
+        self.patience: list[tuple[str, float | None]] = []
+        """Seconds that were given to each step."""
+        self.largest_read = 0
+        """Most bytes that were asked for at once."""
         self._sockets = httpcore.AnyIOBackend()
 
     async def connect_tcp(
@@ -132,25 +133,22 @@ class Internet(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         self.connected.append((host, port))
-        self.patience.add(("connect", timeout))
+        self.patience.append(("connect", timeout))
         if (host, port) not in self.routes:
             raise httpcore.ConnectError("nobody there")
-        stream = await self._sockets.connect_tcp("127.0.0.1", self.routes[host, port])
-        return _Hasty(stream, self, self._haste)
+        stream = await self._sockets.connect_tcp("127.0.0.1", self.routes[host, port], timeout)
+        return _Watched(stream, self)
 
 
-class _Hasty(httpcore.AsyncNetworkStream):
-    def __init__(
-        self, stream: httpcore.AsyncNetworkStream, internet: Internet, haste: float
-    ) -> None:
+class _Watched(httpcore.AsyncNetworkStream):
+    def __init__(self, stream: httpcore.AsyncNetworkStream, internet: Internet) -> None:
         self._stream = stream
         self._internet = internet
-        self._haste = haste
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        self._internet.patience.add(("read", timeout))
-        assert timeout is not None
-        return await self._stream.read(max_bytes, timeout / self._haste)
+        self._internet.patience.append(("read", timeout))
+        self._internet.largest_read = max(self._internet.largest_read, max_bytes)
+        return await self._stream.read(max_bytes, timeout)
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         await self._stream.write(buffer, timeout)
@@ -164,10 +162,9 @@ class _Hasty(httpcore.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        self._internet.patience.add(("handshake", timeout))
-        assert timeout is not None
-        stream = await self._stream.start_tls(ssl_context, server_hostname, timeout / self._haste)
-        return _Hasty(stream, self._internet, self._haste)
+        self._internet.patience.append(("handshake", timeout))
+        stream = await self._stream.start_tls(ssl_context, server_hostname, timeout)
+        return _Watched(stream, self._internet)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpcore
 
@@ -20,9 +20,16 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """The addresses of a host, for a port; none where there is no such host; OSError where nobody can
 tell."""
 
-RESOLVE_SECONDS = 2.0
-CONNECT_SECONDS = 2.0
-"""For all addresses of a host together; the TLS handshake has the same once more."""
+
+class Steps(NamedTuple):
+    """Seconds that each step of a hop may take."""
+
+    resolve: float = 2.0
+    connect: float = 2.0  # to all addresses together; a TLS handshake has the same once more
+    read: float = 2.0  # each; each write, too
+
+
+STEPS = Steps()
 ADDRESSES = 4
 """Of a host, that are tried to be connected to. All are checked."""
 AT_ONCE_BYTES = 16 * 1024
@@ -35,6 +42,7 @@ class Dialer(httpcore.AsyncNetworkBackend):
     resolve  called once, unless the host is an address
     open_to  addresses and ports that are connected to though they are denied: for tests
     network  what makes connections to addresses
+    steps    of which resolving and connecting are bounded here
     allowed  bytes that may be read from the connection, until that is set anew
     """
 
@@ -45,11 +53,13 @@ class Dialer(httpcore.AsyncNetworkBackend):
         allowed: int,
         open_to: Set[tuple[str, int]],
         network: httpcore.AsyncNetworkBackend,
+        steps: Steps = STEPS,
     ) -> None:
         self.allowed = allowed
         self._resolve = resolve
         self._open_to = open_to
         self._network = network
+        self._steps = steps
         self._stream: httpcore.AsyncNetworkStream | None = None
 
     async def connect_tcp(
@@ -63,7 +73,7 @@ class Dialer(httpcore.AsyncNetworkBackend):
         """Connect to the host; raise SourceImageUrlRefused where any address of it is denied."""
         addresses = self._checked(await self._resolved(host, port), port)[:ADDRESSES]
         loop = asyncio.get_running_loop()
-        ends = loop.time() + (CONNECT_SECONDS if timeout is None else timeout)
+        ends = loop.time() + self._steps.connect
         for left in range(len(addresses), 0, -1):
             try:
                 self._stream = await self._network.connect_tcp(
@@ -91,7 +101,7 @@ class Dialer(httpcore.AsyncNetworkBackend):
         if address_in(host):
             return [host]
         try:
-            async with asyncio.timeout(RESOLVE_SECONDS):
+            async with asyncio.timeout(self._steps.resolve):
                 return await self._resolve(host, port)
         except OSError as error:  # overdue, too
             raise httpcore.ConnectError("the name could not be resolved") from error

@@ -16,7 +16,7 @@ from importlib.metadata import version
 import httpcore
 import structlog
 
-from handlers.chat.dial import CONNECT_SECONDS, Dialer, Resolve
+from handlers.chat.dial import STEPS, Dialer, Resolve, Steps
 from handlers.chat.names import Names
 from handlers.chat.targets import Target, target
 from handlers.errors import (
@@ -29,8 +29,6 @@ from handlers.errors import (
 logger = structlog.get_logger()
 
 MAX_REDIRECTS = 3
-READ_SECONDS = 2.0
-"""For each read, and each write."""
 HEAD_BYTES = 32 * 1024
 """All that may come before an answer's body, interim answers included."""
 PIECES = 10_000
@@ -53,6 +51,7 @@ class Fetcher:
     open_to      addresses and ports that are connected to though they are denied: for tests
     ssl_context  None: the certificate authorities of the system, and of certifi
     network      what makes connections to addresses; None: sockets
+    steps        for parts of it
     """
 
     def __init__(
@@ -64,6 +63,7 @@ class Fetcher:
         open_to: Set[tuple[str, int]] = NOTHING,
         ssl_context: ssl.SSLContext | None = None,
         network: httpcore.AsyncNetworkBackend | None = None,
+        steps: Steps = STEPS,
     ) -> None:
         self._seconds = seconds
         self._ports = ports
@@ -72,6 +72,7 @@ class Fetcher:
         self._open_to = open_to
         self._ssl = ssl_context or _public_authorities()
         self._network = network or httpcore.AnyIOBackend()
+        self._steps = steps
         self._user_agent = f"hordechat/{version('hordechat')}"
 
     async def fetch(self, url: str, *, most: int) -> bytes:
@@ -130,7 +131,11 @@ class Fetcher:
     async def _asked(self, at: Target) -> AsyncIterator[tuple[httpcore.Response, Dialer]]:
         """The head of the answer, on a connection that ends with the block."""
         dialer = Dialer(
-            self._resolve, allowed=HEAD_BYTES, open_to=self._open_to, network=self._network
+            self._resolve,
+            allowed=HEAD_BYTES,
+            open_to=self._open_to,
+            network=self._network,
+            steps=self._steps,
         )
         url = httpcore.URL(
             scheme=at.scheme.encode(), host=at.host.encode(), port=at.port, target=at.path
@@ -151,9 +156,9 @@ class Fetcher:
                 ],
                 extensions={
                     "timeout": {
-                        "connect": CONNECT_SECONDS,
-                        "read": READ_SECONDS,
-                        "write": READ_SECONDS,
+                        "connect": self._steps.connect,
+                        "read": self._steps.read,
+                        "write": self._steps.read,
                     }
                 },
             ) as answer:

@@ -7,13 +7,14 @@ import asyncio
 import gzip
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpcore
 import pytest
 
 from handlers.chat import fetch
+from handlers.chat.dial import AT_ONCE_BYTES, STEPS, Steps
 from handlers.chat.fetch import HEAD_BYTES, PIECES, PIECES_AT_ONCE, Fetcher
 from handlers.errors import (
     Refused,
@@ -31,7 +32,6 @@ MOST = 5 * MIB
 WEB = frozenset({80, 443})
 IMAGE = b"\x89PNG" + bytes(range(256))
 URL = "http://images.example/a.png"
-NOWHERE = Hosts({})
 
 
 class World:
@@ -41,10 +41,10 @@ class World:
     def __init__(self, served: Origin) -> None:
         self.origin = served
         self.hosts = Hosts({"images.example": [[PUBLIC]], "other.example": [[PUBLIC]]})
-        self.internet = Internet({(PUBLIC, 80): served.port}, haste=20)
+        self.internet = Internet({(PUBLIC, 80): served.port})
         self.seconds = 5.0
+        self.steps = STEPS
         self.authorities: ssl.SSLContext | None = None
-        self._stack = AsyncExitStack()
 
     async def fetch(self, url: str = URL, *, most: int = MOST) -> bytes:
         fetcher = Fetcher(
@@ -53,6 +53,7 @@ class World:
             resolve=self.hosts.resolve,
             network=self.internet,
             ssl_context=self.authorities,
+            steps=self.steps,
         )
         try:
             return await fetcher.fetch(url, most=most)
@@ -167,7 +168,7 @@ DENIED = [
 @spec("Images", 10, 14)
 async def test_no_packet_reaches_a_denied_address_however_it_is_spelled() -> None:
     """With the real resolver and real sockets, and a canary that listens where all of it leads."""
-    async with origin({"/a.png": ok(IMAGE)}) as canary:
+    async with origin({"/a.png": ok(IMAGE)}) as canary, origin({}) as other:
         fetcher = Fetcher(seconds=5, ports=frozenset({canary.port}))
         for url in DENIED:
             with pytest.raises(SourceImageUrlRefused):
@@ -179,13 +180,15 @@ async def test_no_packet_reaches_a_denied_address_however_it_is_spelled() -> Non
         # It does listen, and a fetcher that is told so gets there.
         told = Fetcher(
             seconds=5,
-            ports=frozenset({canary.port}),
+            ports=frozenset({canary.port, other.port}),
             open_to=frozenset({("127.0.0.1", canary.port)}),
         )
         assert await told.fetch(f"http://127.0.0.1:{canary.port}/a.png", most=MOST) == IMAGE
-        with pytest.raises(SourceImageUrlRefused):
-            await told.fetch(f"http://127.0.0.2:{canary.port}/a.png", most=MOST)
+        for beside in (f"127.0.0.2:{canary.port}", f"127.0.0.1:{other.port}"):
+            with pytest.raises(SourceImageUrlRefused):
+                await told.fetch(f"http://{beside}/a.png", most=MOST)
         await told.close()
+        assert other.connections == 0
 
 
 @spec("Images", 10)
@@ -247,6 +250,8 @@ async def test_addresses_are_tried_in_turn_each_with_its_share_of_the_time(world
         ("2606:4700::2", 80),
         (PUBLIC, 80),
     ]
+    connects = [given for step, given in world.internet.patience if step == "connect"]
+    assert connects == pytest.approx([2 / 3, 2 / 2, 2 / 1], abs=0.1)
 
 
 async def test_no_more_than_four_addresses_are_tried(world: World) -> None:
@@ -431,27 +436,58 @@ async def test_https_may_redirect_to_http_and_back(secure: World, world: World) 
     assert secure.internet.connected == [(PUBLIC, 443), (PUBLIC, 80), (PUBLIC, 443)]
 
 
-async def test_a_server_that_wants_a_certificate_of_ours_is_invalid(
-    authorities: ssl.SSLContext,
-) -> None:
-    """It says so after the handshake, where the client already reads."""
-    context = _server_context()
-    context.load_verify_locations(CERTIFICATES / "authority.pem")
-    context.verify_mode = ssl.CERT_REQUIRED
-    async with origin({"/a.png": ok(IMAGE)}, context) as served:
-        world = World(served)
-        world.internet.routes[PUBLIC, 443] = served.port
-        world.authorities = authorities
+@asynccontextmanager
+async def _at_443(
+    world: World, speaks: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+) -> AsyncIterator[asyncio.Event]:
+    """Something else than an origin listens there; set once a connection to it has ended."""
+    ended = asyncio.Event()
 
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            await speaks(reader, writer)
+            await reader.read()
+        writer.close()
+        ended.set()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    world.internet.routes[PUBLIC, 443] = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(2):
+        yield ended
+        await ended.wait()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_port_without_tls_is_invalid_over_https(world: World) -> None:
+    async def plain(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(ok(IMAGE))
+
+    async with _at_443(world, plain):
         with pytest.raises(SourceImageUrlInvalid):
             await world.fetch("https://images.example/a.png")
 
 
-async def test_a_port_without_tls_is_invalid_over_https(world: World) -> None:
-    world.internet.routes[PUBLIC, 443] = world.origin.port
+async def test_what_is_no_tls_after_the_handshake_is_invalid(
+    world: World, authorities: ssl.SSLContext
+) -> None:
+    async def stops_speaking_it(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = _server_context().wrap_bio(incoming, outgoing, server_side=True)
+        shaken = False
+        while not shaken:
+            try:
+                tls.do_handshake()
+                shaken = True
+            except ssl.SSLWantReadError:
+                writer.write(outgoing.read())
+                incoming.write(await reader.read(65536))
+        writer.write(outgoing.read() + b"this is no record of TLS")
 
-    with pytest.raises(SourceImageUrlInvalid):
-        await world.fetch("https://images.example/a.png")
+    world.authorities = authorities
+    async with _at_443(world, stops_speaking_it):
+        with pytest.raises(SourceImageUrlInvalid):
+            await world.fetch("https://images.example/a.png")
 
 
 # What is taken for an answer
@@ -521,7 +557,7 @@ async def test_bodies_are_framed_in_any_way(world: World, answer: bytes) -> None
 
 @pytest.mark.parametrize("coding", ["gzip", "GZIP", "br", "deflate", "identity, gzip", "x"])
 async def test_an_encoded_body_is_not_decoded_and_not_read(world: World, coding: str) -> None:
-    bomb = gzip.compress(bytes(50 * MIB), compresslevel=1) if coding == "gzip" else b"x"
+    bomb = gzip.compress(bytes(8 * MIB), compresslevel=1) if coding == "gzip" else b"x"
     world.answer(ok(bomb, f"Content-Encoding: {coding}"))
 
     with pytest.raises(SourceImageUrlInvalid, match="encoded"):
@@ -621,11 +657,24 @@ async def test_a_body_in_tiny_pieces_is_given_up_and_keeps_nobody_waiting(world:
 async def test_what_is_said_about_chunks_counts_too(world: World) -> None:
     world.answer(
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-        + (b"1;" + b"x" * 1000 + b"\r\nx\r\n") * 200
+        + (b"1;" + b"x" * 1000 + b"\r\nx\r\n") * 60
+        + b"0\r\n\r\n"
     )
 
     with pytest.raises(SourceImageUrlInvalid):
         await world.fetch(most=1000)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_little_is_read_at_once_so_that_others_have_their_turn(
+    world: World, secure: World, scheme: str
+) -> None:
+    chosen = secure if scheme == "https" else world
+    chosen.answer(ok(bytes(MIB)))
+
+    assert await chosen.fetch(f"{scheme}://images.example/a.png") == bytes(MIB)
+
+    assert chosen.internet.largest_read == AT_ONCE_BYTES
 
 
 # How long it may take
@@ -635,7 +684,9 @@ async def _silent(writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(60)
 
 
-def drip(start: bytes, piece: bytes, every: float) -> Callable[[asyncio.StreamWriter], Awaitable]:
+def drip(
+    start: bytes, piece: bytes, every: float
+) -> Callable[[asyncio.StreamWriter], Awaitable[None]]:
     """Something sent at once, and then piece after piece."""
 
     async def dripping(writer: asyncio.StreamWriter) -> None:
@@ -662,7 +713,6 @@ DRIPS = {
 
 @pytest.mark.parametrize("way", DRIPS)
 async def test_an_answer_that_drips_ends_with_the_time_for_an_image(world: World, way: str) -> None:
-    world.internet = Internet(world.internet.routes)
     world.seconds = 0.12
     world.answer(DRIPS[way])
 
@@ -675,7 +725,6 @@ async def test_redirects_share_the_time_for_an_image(world: World) -> None:
         await asyncio.sleep(0.05)
         writer.write(redirect("/a.png"))
 
-    world.internet = Internet(world.internet.routes)
     world.seconds = 0.12
     world.answer(slow)
 
@@ -684,47 +733,59 @@ async def test_redirects_share_the_time_for_an_image(world: World) -> None:
 
 
 @spec("Images", 13)
+async def test_connecting_and_each_read_have_two_seconds(secure: World) -> None:
+    assert await secure.fetch("https://images.example/a.png") == IMAGE
+
+    assert Steps(resolve=2, connect=2, read=2) == STEPS
+    given = {(step, round(seconds or 0, 1)) for step, seconds in secure.internet.patience}
+    assert given == {("connect", 2.0), ("handshake", 2.0), ("read", 2.0)}
+
+
+BRIEF = Steps(resolve=0.05, connect=0.05, read=0.05)
+
+
+@spec("Images", 13)
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nx"])
-async def test_connecting_and_each_read_have_two_seconds(world: World, start: bytes) -> None:
-    """The internet of these tests is as impatient as if 0.1 seconds were two."""
-
-    async def stalls(writer: asyncio.StreamWriter) -> None:
-        writer.write(start)
-        await asyncio.sleep(60)
-
-    world.answer(stalls)
+async def test_a_read_that_takes_too_long_is_invalid(world: World, start: bytes) -> None:
+    world.steps = BRIEF
+    world.answer(drip(start, b"", 60))
 
     with pytest.raises(SourceImageUrlInvalid, match="could not be fetched"):
         await world.fetch()
 
-    assert {(what, round(seconds or 0, 1)) for what, seconds in world.internet.patience} == {
-        ("connect", 2.0),
-        ("read", 2.0),
-    }
+
+async def test_a_name_that_takes_too_long_is_invalid(world: World) -> None:
+    async def never(host: str, port: int) -> list[str]:
+        await asyncio.Event().wait()
+        return []
+
+    fetcher = Fetcher(seconds=5, ports=WEB, resolve=never, network=world.internet, steps=BRIEF)
+
+    with pytest.raises(SourceImageUrlInvalid, match="could not be fetched"):
+        await fetcher.fetch(URL, most=MOST)
+
+
+async def _mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
 
 
 @spec("Images", 13)
-async def test_a_handshake_has_two_seconds(world: World, authorities: ssl.SSLContext) -> None:
-    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        accepted.append(writer)
+async def test_a_handshake_that_takes_too_long_is_invalid(world: World) -> None:
+    world.steps = BRIEF
+    async with _at_443(world, _mute):
+        with pytest.raises(SourceImageUrlInvalid, match="could not be fetched"):
+            await world.fetch("https://images.example/a.png")
 
-    accepted: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(silent, "127.0.0.1", 0)
-    world.internet.routes[PUBLIC, 443] = server.sockets[0].getsockname()[1]
-    world.authorities = authorities
 
-    with pytest.raises(SourceImageUrlInvalid):
-        await world.fetch("https://images.example/a.png")
-
-    assert ("handshake", 2.0) in world.internet.patience
-    server.close()
-    accepted[0].close()
-    await server.wait_closed()
+async def test_a_caller_that_goes_during_a_handshake_ends_the_connection(world: World) -> None:
+    async with _at_443(world, _mute):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await world.fetch("https://images.example/a.png")
 
 
 @pytest.mark.parametrize("way", ["silence", "headers", "body"])
 async def test_a_caller_that_has_no_more_time_ends_the_connection(world: World, way: str) -> None:
-    world.internet = Internet(world.internet.routes)
     world.answer(DRIPS[way])
 
     with pytest.raises(TimeoutError):
