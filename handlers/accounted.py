@@ -24,6 +24,9 @@ from handlers.store import Found, Store
 PAGE = 500
 """Requests, or admissions, that are read together."""
 
+AT_ONCE = 50
+"""Objects that the store is asked for together."""
+
 By = Literal["request", "deletion", "tombstone", "admission"]
 """What accounts for an object."""
 
@@ -101,18 +104,23 @@ async def _orphans(
     if not suspects:
         return
     admitted = await _admitted(log, {each.named.request_id for each in suspects})
+    left: list[Found] = []
     for each, by in zip(suspects, await _accounts(log, suspects), strict=True):
         kept = admitted.get(each.named.request_id)
         if kept is not None and kept.holds(each.named):
             tally.by["admission"] += 1
         elif by is not None:
             tally.by[by] += 1
-        elif await store.holds(each.found.key, each.found.bucket):
-            await _not_rebuilding(log)
-            yield Orphan(*each.found)
+        else:
+            left.append(each.found)
+    there = await _there(store, [(each.bucket, each.key) for each in left])
+    await _not_rebuilding(log)
+    for found, held in zip(left, there, strict=True):
+        if held:
+            yield Orphan(*found)
         else:
             tally.objects -= 1  # it went meanwhile
-            tally.size -= each.found.size
+            tally.size -= found.size
 
 
 async def _accounts(log: Log, ours: Sequence[_Ours]) -> list[By | None]:
@@ -176,21 +184,29 @@ async def _admitted(log: Log, request_ids: Collection[str]) -> dict[str, Kept]:
 
 async def _missing(log: Log, store: Store, request_ids: Sequence[str]) -> list[Missing]:
     """Objects of these requests that are not in the store."""
-    missing: list[Missing] = []
-    for request_id, request in zip(request_ids, await _requests(log, request_ids), strict=True):
-        if request is None or not request.alive or not (keys := request.kept.keys(request_id)):
-            continue
-        there = await asyncio.gather(*(store.holds(key) for key in keys))
-        if all(there):
-            continue
-        (again,) = await _requests(log, [request_id])
-        if again is not None and again.alive:
-            missing += (
-                Missing(store.bucket(key), key)
-                for key, held in zip(keys, there, strict=True)
-                if not held
-            )
-    return missing
+    named = [
+        (request_id, Missing(store.bucket(key), key))
+        for request_id, request in zip(request_ids, await _requests(log, request_ids), strict=True)
+        if request is not None and request.alive
+        for key in request.kept.keys(request_id)
+    ]
+    there = await _there(store, [missing for _, missing in named])
+    lost = [each for each, held in zip(named, there, strict=True) if not held]
+    requests = await _requests(log, [request_id for request_id, _ in lost])
+    return [
+        missing
+        for (_, missing), request in zip(lost, requests, strict=True)
+        if request is not None and request.alive
+    ]
+
+
+async def _there(store: Store, objects: Sequence[tuple[str, str]]) -> list[bool]:
+    """Which of these are in the store: buckets and names."""
+    found: list[bool] = []
+    for at in range(0, len(objects), AT_ONCE):
+        some = objects[at : at + AT_ONCE]
+        found += await asyncio.gather(*(store.holds(key, bucket) for bucket, key in some))
+    return found
 
 
 async def _due(log: Log, partition: int, what: Due) -> AsyncIterator[list[str]]:
