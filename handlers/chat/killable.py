@@ -122,10 +122,10 @@ class Killable:
                 await _read(process)
             ready = True
         except (TimeoutError, EOFError):
+            logger.exception("process_cannot_start", program=self._program)
             raise NoneFree from None
-        finally:
+        finally:  # whoever wanted it may be gone already
             if not ready:
-                logger.error("process_cannot_start", program=self._program)
                 await asyncio.shield(_end(process))
         return process
 
