@@ -16,10 +16,15 @@ from typing import NamedTuple
 
 from handlers import errors
 from handlers.limits import Limits
+from handlers.objects import NOTHING, Kept
 from tests.handlers.bank import BURN, Bank, Charge, Movement, Priced, Release, Reward
+from tests.handlers.stores import Deletes
 
 BELIEVABLE = 150_000
 """10^-3 tokens a second, of models as small as those here (text_path_reference.md 6.6)."""
+
+LATE_MS = 30_000
+"""How long after its admission's deadline an upload may still land."""
 
 Outcome = type[errors.Refused] | None
 """The refusal that a command is answered with; None: none."""
@@ -97,6 +102,8 @@ class Request:
     """Workers that had a decoy of it."""
     shared_key: str = ""
     prompt: int = 0  # characters
+    kept: Kept = NOTHING
+    """In the object store; of a mark: what may come to be there."""
 
 
 class Admission(NamedTuple):
@@ -109,6 +116,7 @@ class Admission(NamedTuple):
     held: int
     tax: int  # once it is admitted: what of it may be given back
     shared_key: str
+    kept: Kept = NOTHING
 
 
 class Claim(NamedTuple):
@@ -157,8 +165,9 @@ class Swept(NamedTuple):
     abandoned: int = 0
     cancelled: int = 0
     given: int = 0
-    deleted: int = 0
     """Monthly kudos: nobody here has any."""
+    deleted: int = 0
+    """Objects."""
 
 
 @dataclass
@@ -179,6 +188,8 @@ class Model:
     admissions: dict[int, dict[str, Admission]] = field(default_factory=dict)
     claims: dict[tuple[int, str], Claim] = field(default_factory=dict)
     maintenance: bool = False
+    doomed: dict[int, set[str]] = field(default_factory=dict)
+    """Objects that are to be deleted, by partition."""
     _freed: list[tuple[int, str, str]] = field(default_factory=list)
     _drops: list[Drop] = field(default_factory=list)
     _judged: dict[int, set[str]] = field(default_factory=dict)
@@ -235,30 +246,61 @@ class Model:
             return self.limits.anonymous_concurrency
         return self.limits.concurrency
 
-    def repeat(self, account: int, key: str, fingerprint: str) -> Outcome:
-        """What a submission is told whose operation key names a request already."""
+    def repeat(
+        self, account: int, key: str, fingerprint: str, wanted: Kept, *, fails: bool
+    ) -> Outcome:
+        """What a submission is told whose operation key names a request already.
+
+        fails  whether the store does, where it is asked
+        """
         claim = self.claims[account, key]
         known, late = self.requests.get(claim.request), self.now > claim.deadline
-        if claim.fingerprint != fingerprint:
-            if known is not None and known.state != "abandoned":
-                return errors.OperationKeyConflict
-            if known is None and not late:
-                return errors.OperationKeyConflict
-        elif (known is None and not late) or (known is not None and known.state != "abandoned"):
+        alive = known is not None and known.state != "abandoned"
+        same = claim.fingerprint == fingerprint
+        if not same and (alive or (known is None and not late)):
+            return errors.OperationKeyConflict
+        if alive:
             return None
-        if known is None:
-            self._bury(claim.request, account, key)
-        return errors.AdmissionLost
+        kept = self._agreed(account, claim.request, wanted) if same else None
+        unstored = fails and kept not in (None, NOTHING) and not late
+        if kept is not None and known is None and not late and not unstored:
+            return None
+        self._give_up(claim.request, account, key, kept or NOTHING, late=late)
+        return errors.ChatImageStorageUnavailable if unstored else errors.AdmissionLost
+
+    def _agreed(self, account: int, request_id: str, wanted: Kept) -> Kept | None:
+        """What a repeat stores of what it wants to, by the admission that it found; None where it
+        cannot carry on with that."""
+        admission = self.admissions[account].get(request_id)
+        if admission is None or admission.kept.images != wanted.images:
+            return None
+        messages = wanted.images > 0 or wanted.offloaded
+        return None if admission.kept.offloaded and not messages else admission.kept
+
+    def _give_up(self, request_id: str, account: int, key: str, kept: Kept, *, late: bool) -> None:
+        """Nobody will store it, unless somebody still may."""
+        known, open_ = self.requests.get(request_id), self.admissions[account].get(request_id)
+        kept = open_.kept if open_ else kept
+        if known is None and late:
+            self._bury(request_id, account, key, kept)
+        elif known is not None and known.state == "abandoned":
+            self._doom(request_id, kept)
+
+    def forgone(self, account: int, request_id: str) -> None:
+        """Whoever was admitted gives it up at once."""
+        admission = self.admissions[account][request_id]
+        self._bury(request_id, account, admission.key, admission.kept)
 
     def stored(self, request: Request) -> None:
         """It came."""
         self.requests.setdefault(request.id, request)
 
-    def _bury(self, request_id: str, account: int, key: str) -> None:
+    def _bury(self, request_id: str, account: int, key: str, kept: Kept) -> None:
         expires = self.now + self.limits.request_ttl * 1000
         self.requests[request_id] = Request(
-            request_id, account, 0, False, "", 0, expires, 0, state="abandoned"
+            request_id, account, 0, False, "", 0, expires, 0, state="abandoned", kept=kept
         )
+        self._doom(request_id, kept)
         open_ = self.admissions[account].get(request_id)
         shared_key = open_.shared_key if open_ else ""
         release = Release(account, request_id, refund=True, key=shared_key)
@@ -266,21 +308,47 @@ class Model:
         if key:
             self._freed.append((account, key, request_id))
 
+    # objects
+
+    def _doom(self, request_id: str, kept: Kept) -> None:
+        doomed = self.doomed.setdefault(self.partition(request_id), set())
+        doomed.update(kept.keys(request_id))
+
+    def named(self) -> set[str]:
+        """Objects that something accounts for."""
+        names = set().union(*self.doomed.values())
+        for request in self.requests.values():
+            names.update(request.kept.keys(request.id))
+        for admissions in self.admissions.values():
+            for request_id, admission in admissions.items():
+                names.update(admission.kept.keys(request_id))
+        return names
+
+    def needed(self) -> set[str]:
+        """Those of requests, which may be asked for."""
+        return {
+            name
+            for request in self.requests.values()
+            if request.state != "abandoned"
+            for name in request.kept.keys(request.id)
+        }
+
     # jobs
 
-    def open_to(self, request_id: str, worker: str) -> bool:
-        """Whether the worker gets a job of the request. Finds out that content is lost."""
+    def open_to(self, request_id: str, worker: str, declared: tuple[str, ...]) -> str | None:
+        """How the worker gets a job of the request; None: not at all. Finds out that content is
+        lost."""
         request = self.requests.get(request_id)
         if request is None or request.state != "open" or request.waiting < 1:
-            return False
+            return None
         if request.expires <= self.now:
-            return False
+            return None
         if request.faulted_by == worker and request.held_off > self.now:
-            return False
+            return None
         if request.lost:
             self._forget(request)
-            return False
-        return True
+            return None
+        return transport(request.kept, declared)
 
     def assigned(self, job: Job) -> None:
         """The worker has it."""
@@ -298,15 +366,17 @@ class Model:
         """Jobs of it that workers have now."""
         return sum(self.jobs[each].state == "pending" for each in request.generations)
 
-    def deceived(self, request_id: str, worker: str) -> bool:
-        """Whether a paused worker gets a decoy of the request."""
+    def deceived(self, request_id: str, worker: str, declared: tuple[str, ...]) -> str | None:
+        """How a paused worker gets a decoy of the request; None: not at all."""
         request = self.requests.get(request_id)
         if request is None or request.state != "open" or request.waiting < 1:
-            return False
+            return None
         if request.expires <= self.now or worker in request.tricked:
-            return False
-        request.tricked.add(worker)
-        return not request.lost
+            return None
+        how = transport(request.kept, declared)
+        if how is not None:
+            request.tricked.add(worker)
+        return None if request.lost else how
 
     def _hold(self, job: Job) -> None:
         if job.streamed:
@@ -513,16 +583,22 @@ class Model:
         for job in self._of(request):
             del self.jobs[job.id]
         del self.requests[request.id]
+        self._doom(request.id, request.kept)
         if request.state == "abandoned":
             return
         self._release(request)
         if request.key:
             self._freed.append((request.account, request.key, request.id))
-        if self.now <= request.deadline:
+        if self.now <= request.deadline + self._late(request):
             self.requests[request.id] = Request(
-                request.id, request.account, 0, False, "", 0, request.deadline + 1, 0,
-                state="abandoned",
+                request.id, request.account, 0, False, "", 0,
+                request.deadline + self._late(request) + 1, 0,
+                state="abandoned", kept=request.kept,
             )  # fmt: skip
+
+    def _late(self, request: Request) -> int:
+        """How much longer than its admission it is remembered, ms."""
+        return LATE_MS if request.kept != NOTHING else 0
 
     # time
 
@@ -530,6 +606,7 @@ class Model:
         """When something will be different by itself."""
         for request in self.requests.values():
             yield from (request.expires, request.held_off, request.deadline)
+            yield request.deadline + self._late(request)
         for job in self.jobs.values():
             if job.state == "pending":
                 yield from (job.ends, job.logged)
@@ -541,7 +618,7 @@ class Model:
             yield worker.seen + self.limits.online_window * 1000
             yield worker.seen + self.limits.uptime_stretch * 1000 - worker.uptime + worker.rewarded
 
-    def sweep(self) -> Swept:
+    def sweep(self, deletes: Deletes) -> Swept:
         """A pass of the janitor of each partition, one after the other."""
         total = Swept()
         for partition in range(self.partitions):
@@ -550,6 +627,7 @@ class Model:
                 lapsed=self._sweep_leases(partition),
                 expired=self._sweep_requests(partition),
                 cancelled=self.cancel_waiting(partition) if self.maintenance else 0,
+                deleted=self._sweep_objects(partition, deletes),
             )
             total = Swept(*map(sum, zip(total, swept, strict=True)))
         return total
@@ -567,11 +645,19 @@ class Model:
                     continue
                 judged.add(request_id)
                 known = self.requests.get(request_id)
-                if known is None:
-                    self._bury(request_id, account, admission.key)
+                kept = admission.kept
+                self._give_up(request_id, account, admission.key, kept, late=True)
                 abandoned += known is None or known.state == "abandoned"
         judged &= seen
         return abandoned
+
+    def _sweep_objects(self, partition: int, deletes: Deletes) -> int:
+        doomed = self.doomed.setdefault(partition, set())
+        gone = {name for name in doomed if deletes == "all" or name.endswith(".jpg")}
+        if deletes == "none":
+            gone = set()
+        self.doomed[partition] = doomed - gone
+        return len(gone)
 
     def _sweep_leases(self, partition: int) -> int:
         lapsed = 0
@@ -677,3 +763,14 @@ class Model:
             if worker.uptime - worker.rewarded > self.limits.uptime_stretch * 1000:
                 worker.rewarded = worker.uptime
                 self.bank.owe(self.partition(worker_id), Reward(owner, "uptime", reward, reward))
+
+
+def transport(kept: Kept, declared: tuple[str, ...]) -> str | None:
+    """How a worker gets what a request keeps; None: not at all."""
+    if kept.images and not {"url", "base64"} & set(declared):
+        return None
+    if kept.offloaded and "messages_url" in declared:
+        return "messages_url"
+    if not kept.images:
+        return ""
+    return "url" if "url" in declared else "base64"

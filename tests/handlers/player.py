@@ -18,6 +18,7 @@ from handlers.decoy import Decoys
 from handlers.limits import Limits
 from handlers.modes import set_modes
 from handlers.newcomers import Newcomers
+from handlers.objects import NOTHING, Kept
 from handlers.replay import read_log
 from handlers.settle import Settler
 from tests.handlers import bank
@@ -31,10 +32,13 @@ from tests.handlers.pool import (
     SECRET,
     TARIFF,
     Pool,
+    attached_of,
     operation_of,
+    receiving,
     request_of,
 )
 from tests.handlers.spender import Spender
+from tests.handlers.stores import Troubled
 from tests.handlers.watch import Watch
 
 LIMITS = Limits(
@@ -57,6 +61,11 @@ CLEAR_MS = 5000
 of how quick the machine is."""
 NO_CHECK_IN = (errors.SettlerBehind, errors.WrongCredentials, errors.RedisUnavailable)
 
+MOST_LATE_MS = 5000
+"""How long an upload is under way, when nobody believes in it any more."""
+TROUBLES = ("before", "midway", "after", "late")
+TRANSPORTS = ((), ("url",), ("base64",), ("messages_url", "url"), ("base64", "messages_url"))
+
 Answer = TypeVar("Answer")
 
 
@@ -69,12 +78,19 @@ class Player:
     """Issues one command at a time."""
 
     def __init__(
-        self, pool: Pool, seed: int, accounts: tuple[Account, ...], newcomer: str, url: str
+        self,
+        pool: Pool,
+        store: Troubled,
+        seed: int,
+        accounts: tuple[Account, ...],
+        newcomer: str,
+        url: str,
     ) -> None:
         """`accounts`: the client, the owner who is not trusted yet and its API key, `newcomer`, and
         the anonymous one."""
         keys = pool.log.keys
         self.pool = pool
+        self.store = pool.store = store
         self.random = random.Random(seed)
         self.accounts = accounts
         self.trusted = pool.owner
@@ -94,6 +110,8 @@ class Player:
         self.names: dict[str, str] = {}
         """Of workers, by id; some are not called so any more."""
         pool.workers = pop.Workers(pool.log, pool.limits, Newcomers(pool.limits, self._names_of))
+        self._objects: set[str] = set()
+        """In the store."""
         self.requests: list[str] = []
         self.jobs: list[tuple[str, str]] = []  # of which request
         self._replies = 0
@@ -117,6 +135,7 @@ class Player:
             (self.change_worker, 2),
             (self.rename_worker, 0.7),
             (self.delete_worker, 0.5),
+            (self.land, 1),
             (self.pass_time, 3),
             (self.sweep, 3),
             (self.settle, 2),
@@ -125,13 +144,13 @@ class Player:
         )
 
     @classmethod
-    async def at(cls, pool: Pool, seed: int, url: str) -> Player:
+    async def at(cls, pool: Pool, store: Troubled, seed: int, url: str) -> Player:
         """In an empty deployment."""
         pool.limits = LIMITS
         _, key = await open_account(pool.log, SECRET, "newcomer")
         anonymous = await pool.accounts.find(ANONYMOUS_KEY)
         accounts = (pool.client, await pool.accounts.find(key), anonymous)
-        made = cls(pool, seed, accounts, key, url)
+        made = cls(pool, store, seed, accounts, key, url)
         await made.watch.check()
         await made._pause(WORKERS[-1])
         return made
@@ -142,16 +161,24 @@ class Player:
         for _ in range(commands):
             await self._step_clear()
             await self.random.choices(moves, weights)[0]()
-            await self.watch.check()
+            await self._check()
 
     async def end(self) -> None:
         """Let time pass until nothing is left."""
         for move in (self.settle, self.pass_long, self.sweep) * 3:
             await self._step_clear()
             await move()
-            await self.watch.check()
+            await self._check()
         await self.settle()
+        await self._check()
+
+    async def _check(self) -> None:
+        """Whether all that is stored is as the model says, and each object is accounted for."""
         await self.watch.check()
+        if self.store.changed:
+            self._objects, self.store.changed = set(await self.store.keys()), False
+        assert self.model.needed() <= self._objects, "a request misses an object"
+        assert self._objects <= self.model.named(), "nothing names an object"
 
     async def _step_clear(self) -> None:
         """Move past what would be due while the next command runs."""
@@ -163,6 +190,8 @@ class Player:
             await self._pass(max(near) + 100)
 
     async def _pass(self, ms: int) -> None:
+        if ms > MOST_LATE_MS:
+            await self.land()
         await self.pool.pass_time(ms / 1000)
         self.watch.shift += ms
         self.model.now += ms
@@ -213,18 +242,22 @@ class Player:
 
     async def submit(self) -> None:
         account, (key, print_) = await self._payer(), self._operation()
+        wanted = self._kept(key)
         new = request_of(  # of one key and fingerprint there are no requests of other sizes
             jobs=1 if key else self.random.choice((1, 1, 1, 2, 3)),
             stream=self.random.random() < 0.5,
             models=self.random.choice(MODELS),
             hold=0 if key else self._hold(),
             prompt_characters=80 if key else self.random.choice((80, 1500, 9000)),
+            images=wanted.images,
+            offload=wanted.offloaded,
         )._replace(chat=self.random.random() < 0.7)
         quick = self.random.random() < 0.5
         operation = operation_of(key, print_) if key else None
         fingerprint = operation.fingerprint if operation else ""
+        self.store.trouble = self.random.choice(TROUBLES) if self.random.random() < 0.2 else ""
         outcome, claim = self._admission(
-            account, new.jobs, new.demand.models, key, fingerprint, new.hold, quick=quick
+            account, new.jobs, new.demand.models, key, fingerprint, new.hold, wanted, quick=quick
         )
         receipt = await self.foretold(
             outcome,
@@ -235,6 +268,13 @@ class Player:
                 settled=self.settled(quick=quick),
             ),
         )
+        self.store.trouble = ""
+        if isinstance(receipt, errors.ChatImageStorageUnavailable) and claim is None:
+            request_id = await self._newly_admitted(account)
+            await self._admitted(
+                account, request_id, new.jobs, new.demand.models, key, fingerprint, new.hold, wanted
+            )
+            self.model.forgone(account.id, request_id)
         if isinstance(receipt, errors.Refused):
             return
         assert receipt.repeated == (claim is not None)
@@ -245,8 +285,9 @@ class Player:
             deadline = claim.deadline
         else:
             deadline = await self._admitted(
-                account, receipt.request_id, new.jobs, new.demand.models, key, fingerprint, new.hold
-            )
+                account, receipt.request_id, new.jobs, new.demand.models, key, fingerprint,
+                new.hold, wanted,
+            )  # fmt: skip
         expires = receipt.position.ms + LIMITS.request_ttl * 1000
         self.model.stored(
             Request(
@@ -260,6 +301,7 @@ class Player:
                 waiting=new.jobs,
                 shared_key=shared_key_of(account),
                 prompt=new.demand.prompt_characters,
+                kept=self.model.admissions[account.id][receipt.request_id].kept,
             )
         )
         self.requests.append(receipt.request_id)
@@ -270,6 +312,20 @@ class Player:
         if account is self.pool.client and self.random.random() < 0.5:
             return await self.spender.with_key() or account
         return account
+
+    def _kept(self, key: str) -> Kept:
+        """What a request wants to keep in the store: of one key nearly always as many images."""
+        images = self.random.choice((0, 0, 0, 1, 2, 3))
+        if key and self.random.random() < 0.9:
+            images = int(key[:8], 16) % 3
+        return Kept(images, self.random.random() < 0.3)
+
+    async def _newly_admitted(self, account: Account) -> str:
+        """The request that the account was admitted to and nobody was told of."""
+        fields = (await self.watch.look()).fields("account", str(account.id))
+        open_ = {name.removeprefix("admission:") for name in fields if "admission:" in name}
+        (request_id,) = open_ - self.model.admissions[account.id].keys()
+        return request_id
 
     def _hold(self) -> int:
         return self.random.choice((0, 0, 0, 2, 7, 30)) * KUDOS
@@ -282,6 +338,7 @@ class Player:
         key: str,
         fingerprint: str,
         hold: int,
+        wanted: Kept,
         *,
         quick: bool,
     ) -> tuple[Outcome, Claim | None]:
@@ -303,8 +360,12 @@ class Player:
                 return errors.SettlerBehind, None
             self.model.settle()
             answer = told()
+        fails = self.store.trouble != ""
         if isinstance(answer, Claim):
-            return self.model.repeat(account.id, key, fingerprint), answer
+            repeated = self.model.repeat(account.id, key, fingerprint, wanted, fails=fails)
+            return repeated, answer
+        if answer is None and fails and wanted != NOTHING:
+            return errors.ChatImageStorageUnavailable, None
         return answer, None
 
     async def _admitted(
@@ -316,11 +377,12 @@ class Player:
         key: str,
         fingerprint: str,
         hold: int,
+        kept: Kept,
     ) -> int:
         """Until when it may come."""
         deadline = await self._deadline(account, request_id)
         scopes = scopes_of(account, models)
-        admission = Admission(jobs, deadline, key, scopes, hold, TAX, shared_key_of(account))
+        admission = Admission(jobs, deadline, key, scopes, hold, TAX, shared_key_of(account), kept)
         self.model.admitted(account.id, request_id, admission, fingerprint)
         return deadline
 
@@ -334,8 +396,9 @@ class Player:
         return deadline
 
     async def admit(self) -> None:
-        """A submission that goes no further."""
+        """A submission that goes no further, with its objects stored or not."""
         account, (key, print_) = await self._payer(), self._operation()
+        kept = self._kept(key)
         request_id, models = self.pool.log.keys.new_request_id(), self.random.choice(MODELS)
         operation = operation_of(key, print_) if key else None
         fingerprint = operation.fingerprint if operation else ""
@@ -347,7 +410,7 @@ class Player:
             errors.SettlerBehind if outcome in UNSETTLED else outcome,
             admit(
                 self.pool.log, LIMITS, account, request_id, 1, models=models, operation=operation,
-                hold=hold, tax=TAX,
+                hold=hold, tax=TAX, kept=kept,
             ),
         )  # fmt: skip
         if isinstance(admission, errors.Refused):
@@ -356,7 +419,10 @@ class Player:
             assert admission.claim is not None
             assert admission.request_id == told.request
             return
-        await self._admitted(account, request_id, 1, models, key, fingerprint, hold)
+        await self._admitted(account, request_id, 1, models, key, fingerprint, hold, kept)
+        if self.random.random() < 0.5:
+            attached = attached_of(kept.images, offload=kept.offloaded)
+            await self.store.put(attached.objects(request_id, kept))
 
     async def cancel(self) -> None:
         if not self.requests:
@@ -387,17 +453,19 @@ class Player:
         if worker.paused:
             await self._deceive(worker, id_)
             return
-        gets = self.model.open_to(id_, worker.id)
+        declared = self.random.choice(TRANSPORTS)
+        how = self.model.open_to(id_, worker.id, declared)
         request = self.model.requests.get(id_)
         if request is not None and request.faulted_by == worker.id and request.waiting:
-            self.met["given again" if gets else "held off"] += 1
+            self.met["held off" if how is None else "given again"] += 1
         model, validated = self.random.choice((MODEL, MODEL, "b")), self.random.random() < 0.6
         job = await pop.assign(
-            self.pool.log, LIMITS, worker, DECLARATION, id_, model, validated=validated
+            self.pool.log, LIMITS, worker, receiving(*declared), id_, model, validated=validated
         )
-        assert (job is not None) == gets
+        assert (None if job is None else job.transport) == how
         if job is None:
             return
+        self.met[f"sent by {how}"] += 1
         owner, prompt = worker.owner, self.model.requests[id_].prompt
         terms = Priced(model == MODEL, prompt, LENGTH, validated, owner.trusted)
         taken = self._taken(worker, job, job.position.ms)
@@ -407,9 +475,10 @@ class Player:
         self.jobs.append((id_, job.generation_id))
 
     async def _deceive(self, worker: pop.Worker, id_: str) -> None:
-        gets = self.model.deceived(id_, worker.id)
-        job = await self.decoys.give(worker, DECLARATION, id_, MODEL)
-        assert (job is not None) == gets
+        declared = self.random.choice(TRANSPORTS)
+        how = self.model.deceived(id_, worker.id, declared)
+        job = await self.decoys.give(worker, receiving(*declared), id_, MODEL)
+        assert (None if job is None else job.transport) == how
         if job is not None:
             self.met["decoys"] += 1
             decoy = self._taken(worker, job, self.model.now)
@@ -645,8 +714,13 @@ class Player:
     async def pass_week(self) -> None:
         await self._pass(7 * 86_400_000)
 
+    async def land(self) -> None:
+        """An upload whose failure was told long ago is stored after all."""
+        await self.store.land()
+
     async def sweep(self) -> None:
-        foretold = self.model.sweep()
+        self.store.deletes = self.random.choice(("all", "all", "all", "images", "none"))
+        foretold = self.model.sweep(self.store.deletes)
         swept = await self.pool.sweep()
         assert tuple(swept) == tuple(foretold._asdict()[name] for name in swept._fields)
         self.met.update(swept._asdict())

@@ -9,15 +9,18 @@ import pytest
 from events.keys import EPHEMERAL
 from handlers.log import Log
 from handlers.replay import keys_of, rebuild_state
+from handlers.store import Place
 from handlers.verify import verify
 from tests.handlers.invariants import check_settled
 from tests.handlers.player import Player
 from tests.handlers.pool import Pool
+from tests.handlers.stores import Troubled
 
 SHORT = 600
 MET = (
     "AbortedGen",
     "AdmissionLost",
+    "ChatImageStorageUnavailable",
     "ChatJobAborted",
     "ChatProgressCapReached",
     "ChatProgressNotStreaming",
@@ -48,6 +51,7 @@ MET = (
     "abandoned",
     "cancelled",
     "decoys",
+    "deleted",
     "dropped too many",
     "exhausted",
     "expired",
@@ -58,6 +62,9 @@ MET = (
     "lapsed",
     "lifted",
     "promoted",
+    "sent by base64",
+    "sent by messages_url",
+    "sent by url",
     "too many workers",
     "uptime",
 )
@@ -65,13 +72,15 @@ MET = (
 
 
 @pytest.fixture
-async def player(pool: Pool, request: pytest.FixtureRequest) -> AsyncIterator[Player]:
+async def player(pool: Pool, place: Place, request: pytest.FixtureRequest) -> AsyncIterator[Player]:
     one = pool.log.keys.partitions == 1
     url = request.getfixturevalue("redis_url" if one else "cluster_url")
     seed = int(request.config.getoption("randomly_seed", 1) or 1)
-    made = await Player.at(pool, seed, url)
+    store = Troubled(place)
+    made = await Player.at(pool, store, seed, url)
     yield made
     await made.watch.close()
+    store.close()
 
 
 async def _state(pool: Pool) -> dict[str, object]:
@@ -87,7 +96,8 @@ async def test_every_command_does_what_the_model_does_and_every_request_comes_to
     player: Player, scratch: Log, commands: int
 ) -> None:
     """After each command all that is stored is compared with the model, and so are the TTLs of all
-    keys (tests/handlers/watch.py). In between, hot state is the fold of the log, and nothing else.
+    keys (tests/handlers/watch.py); each object in the store is accounted for, and those of requests
+    are there. In between, hot state is the fold of the log, and nothing else.
     """
     pool = player.pool
     await player.play(commands)
@@ -105,6 +115,7 @@ async def test_every_command_does_what_the_model_does_and_every_request_comes_to
         left = await keys_of(pool.log, partition, "state")
         for ended in ("horde:request:", "horde:generation:", "horde:claim:", "horde:due:"):
             assert not [key for key in left if ended in key]
+    assert await player.store.keys() == []
     await check_settled(pool)
     for id_ in player.model.bank.accounts:
         account = await pool.hash(pool.log.keys.account(id_))

@@ -4,12 +4,14 @@ its kind of key should."""
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
 import redis.asyncio
 
 from events.keys import DURABLE, EPHEMERAL, STATE
+from handlers.objects import REFERENCE, Kept, image_key
 from tests.handlers.model import Model, Request, Worker
 
 # One look at every key, between two commands; the flags let it see all slots of a node.
@@ -64,6 +66,7 @@ _FIELDS = {
         "fault_code",
         "holdoff_worker",
         "holdoff_ms",
+        "objects",
         "expires_ms",
         "deadline_ms",
     ),
@@ -92,6 +95,7 @@ _FIELDS = {
     "horde:claim:": ("request", "fingerprint", "deadline_ms"),
     "horde:content:": ("*",),
     "horde:due:": ("<",),
+    "horde:chat:image_delete_retry": ("{",),
 }
 
 
@@ -141,6 +145,8 @@ class Watch:
         spent = until - model.now
         assert seen.wrong == [], "a key without its TTL, or one that should have none"
         self._check_requests(seen, spent)
+        doomed = {int(at): set(names) for at, names in seen["chat:image_delete_retry"].items()}
+        assert doomed == {at: names for at, names in model.doomed.items() if names}
         self._check_due(seen)
         self._check_jobs(seen, spent, until)
         self._check_accounts(seen)
@@ -153,7 +159,8 @@ class Watch:
         stored, known = seen["request"], self._model.requests
         assert stored.keys() == known.keys()
         for id_, request in known.items():
-            *facts, holdoff, expires, deadline = stored[id_]
+            *facts, holdoff, objects, expires, deadline = stored[id_]
+            assert Kept.parse(objects or "") == request.kept, id_
             if facts[-1] in request.lapsed_by:
                 request.faulted_by = facts[-1]
             request.lapsed_by.clear()
@@ -169,6 +176,9 @@ class Watch:
                 if name.startswith("reply:")
             }
             assert replies == request.replies, id_
+            messages = seen.fields("content", id_).get("messages", "")
+            images = [image_key(id_, n) for n in range(0 if request.lost else request.kept.images)]
+            assert re.findall(f'{REFERENCE}([^"]+)', messages) == images
             assert seen["chat:stream"].get(id_, [0]) == [request.entries], id_
 
     def _check_due(self, seen: Seen) -> None:
@@ -220,10 +230,10 @@ class Watch:
             stored, scopes = {}, {}
             for name, value in fields.items():
                 if name.startswith("admission:"):
-                    jobs, deadline, key, named, held, tax, shared_key = value.split(":")
+                    jobs, deadline, key, named, held, tax, shared_key, *kept = value.split(":")
                     stored[name.removeprefix("admission:")] = (
                         int(jobs), int(deadline), key, tuple(filter(None, named.split(","))),
-                        int(held), int(tax), shared_key,
+                        int(held), int(tax), shared_key, Kept.parse("".join(kept)),
                     )  # fmt: skip
                 elif name.startswith("scope:"):
                     scopes[name.removeprefix("scope:")] = int(value)
