@@ -72,7 +72,7 @@ class Bodies:
                 raw = await req.stream.read(min(self._first, most + 1))
                 if len(raw) == self._first and not req.stream.eof:
                     size = await self._turn(most if declared is None else declared)
-                    raw += await _steadily(req, most + 1 - len(raw))
+                    raw = await _steadily(req, raw, most + 1)
             await _refuse_more(req, raw, most)
             return _whole(req, raw, most), size
         except TimeoutError:
@@ -151,10 +151,11 @@ class Reading:
                 self._req.context.raw = b""  # what is not accounted for is not to stay
 
 
-async def _steadily(req: falcon.asgi.Request, most: int) -> bytes:
-    """Up to `most` bytes, from somebody whose turn it is: who stalls is cut before the deadline."""
-    parts: list[bytes] = []
-    left = most
+async def _steadily(req: falcon.asgi.Request, first: bytes, most: int) -> bytes:
+    """A body from its first part on, up to `most` bytes, from somebody whose turn it is: who stalls
+    is cut before the deadline."""
+    parts = [first]
+    left = most - len(first)
     while left > 0 and not req.stream.eof:
         async with asyncio.timeout(STALL_SECONDS):
             part = await req.stream.read(min(left, STALL_BYTES))

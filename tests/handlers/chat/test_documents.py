@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import string
 import time
 from typing import Any
 
@@ -137,6 +139,47 @@ def test_a_path_of_long_keys_is_cut() -> None:
         documents.read(Box, json.dumps({"anything": {"k" * 100_000: "\0"}}).encode())
 
     assert len(refused.value.message) < 300
+
+
+def _outcome(document: str, padding: str) -> object:
+    """What comes of a document in an array behind some padding."""
+    raw = f'{{"anything":["{padding}",{document}]}}'.encode()
+    try:
+        return documents.read(Box, raw).anything[1:]
+    except (BadRequest, NulByteInPayload, documents.Misfit) as refusal:
+        return type(refusal), getattr(refusal, "errors", None)
+
+
+def test_a_large_document_is_read_as_a_small_one() -> None:
+    """Of a large one only the bones are looked at; a broken string must not hide what follows."""
+    choose = random.Random(5)
+    pieces = [
+        *('"a":1', '"a":{"b":[', '"]', "[[", "{}", ":", ",", '"', "\\", '\\"', "\\\\", "\\u0041"),
+        *(
+            "\\u0000",
+            "\\/",
+            "\\n",
+            "x",
+            "g",
+            "true",
+            "0.5e1",
+            "\\x",
+            '"a:b"',
+            '"a\\\\":',
+            "é",
+            "}",
+            "]",
+        ),
+    ]
+    padding = "".join(choose.choices(string.ascii_letters + string.digits + "+/=", k=70_000))
+    seen = set()
+    for _ in range(200):
+        document = "".join(choose.choices(pieces, k=choose.randint(1, 6)))
+        for each in (document, "{" + document + "}", '{"a":"' + document + '","a:":1}'):
+            small = _outcome(each, "")
+            assert _outcome(each, padding) == small, each
+            seen.add(small[0] if isinstance(small, tuple) else "read")
+    assert seen == {"read", BadRequest, NulByteInPayload}
 
 
 def test_bounds_are_told_before_anything_is_built() -> None:
