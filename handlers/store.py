@@ -44,7 +44,9 @@ PUT_SECONDS = 20.0
 AWAY_SECONDS = 2.0
 """How long a store that was away is taken to be so."""
 PAGE = 1000
-"""Objects that one call lists or deletes, as S3 has it."""
+"""Objects that one call lists, as S3 has it."""
+DELETES_AT_ONCE = 100
+"""Objects that one call deletes: S3 takes ten times as many, but has to answer in time."""
 
 _TOLD = 200
 """Characters of a failure that are logged: a store may answer a page of HTML."""
@@ -95,7 +97,7 @@ class Store:
     away, or takes too long.
 
     connect, read  seconds that each may take
-    page           objects that one call lists or deletes
+    page, deletes  objects that one call lists, or deletes
     now            the time that URLs are signed at
     ticks          seconds of a clock that only goes forward
     """
@@ -107,6 +109,7 @@ class Store:
         connect: float = CONNECT_SECONDS,
         read: float = READ_SECONDS,
         page: int = PAGE,
+        deletes: int = DELETES_AT_ONCE,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -116,6 +119,7 @@ class Store:
         self._signer = _client(place, place.public, timeout)
         self._threads = Threads(THREADS, waiting=WAITING, name="store")
         self._page = page
+        self._deletes = deletes
         self._now = now
         self._ticks = ticks
         self._failed_at: float | None = None
@@ -161,8 +165,8 @@ class Store:
         In each of its buckets: which of them is for messages may have been decided anew.
         """
         gone: set[str] = set()
-        for at in range(0, len(keys), self._page):
-            page = keys[at : at + self._page]
+        for at in range(0, len(keys), self._deletes):
+            page = keys[at : at + self._deletes]
             left = set(page)
             for bucket in self._buckets():
                 try:

@@ -153,7 +153,7 @@ async def test_names_are_tried_page_by_page_until_the_store_is_away(
     pool: Pool, store: Store, place: Place
 ) -> None:
     """A set of several pages, in a store that fails at the first."""
-    named = [image_key(SOMEBODY, n) for n in range(3000)]
+    named = [image_key(SOMEBODY, n) for n in range(1500)]
     await pool.log.read("SADD", pool.log.keys.delete_retry(0), *named)
     asked: list[int] = []
 
@@ -166,10 +166,10 @@ async def test_names_are_tried_page_by_page_until_the_store_is_away(
     await pool.sweep()
     away.close()
     assert len(asked) == 1
-    assert len(await pool.doomed()) == 3000
+    assert len(await pool.doomed()) == 1500
 
     pool.store, pool.janitors = store, {}
-    assert (await pool.sweep()).deleted == 3000
+    assert (await pool.sweep()).deleted == 1500
     assert await pool.doomed() == set()
 
 

@@ -170,7 +170,7 @@ async def test_nothing_is_in_a_bucket_that_does_not_exist(store: Store) -> None:
 
 
 async def test_objects_are_listed_and_deleted_page_by_page(place: Place) -> None:
-    store, keys = Store(place, page=3), [image_key(REQUEST, n) for n in range(7)]
+    store, keys = Store(place, page=3, deletes=3), [image_key(REQUEST, n) for n in range(7)]
     await store.put(Object(key, b"an image") for key in keys)
 
     assert [[each.key for each in page] async for page in store.pages()] == [
