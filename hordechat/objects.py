@@ -31,7 +31,9 @@ def summary(tally: Tally, queued: int | None) -> Iterator[str]:
     """What there is, in lines. `queued`: orphans that were put among what is to be deleted; None:
     that was not asked for."""
     named = ", ".join(f"{tally.by[by]} {words}" for by, words in _BY.items() if tally.by[by])
-    total = f"{_counted(tally.objects, 'object')} of {tally.size} bytes"
+    total = _counted(tally.objects, "object")
+    if tally.objects:
+        total += f" of {tally.size} bytes"
     yield f"{total}: {named}" if named else total
     if tally.foreign:
         yield f"{_counted(tally.foreign, 'object')} with other names, left alone"
