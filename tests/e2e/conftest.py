@@ -20,7 +20,7 @@ from events.keys import Keys
 from handlers.log import Log
 from handlers.replay import read_log
 from hordechat.datadir import free_port
-from hordechat.embedded import postgres, valkey
+from hordechat.embedded import postgres, s3, valkey
 from hordechat.process import Child, Service, wait_ready
 from lua.link import connect
 from tests.conftest import database_named
@@ -89,6 +89,7 @@ class Pool:
     owner: str
     redis: Server
     postgres: Server
+    s3: Server
     keys: Keys
 
     @contextlib.asynccontextmanager
@@ -154,7 +155,6 @@ def session_pool(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     e2e_postgres: Server,
-    s3_server: Service,
 ) -> Iterator[Pool]:
     """The service with four partitions and two web processes, on a single Valkey or a cluster.
 
@@ -170,27 +170,39 @@ def session_pool(
         valkey.service(folder / "valkey", free_port(), cluster=kind == "cluster"),
         folder / "valkey.log",
     )
+    store = Server(
+        s3.service(
+            folder / "s3",
+            free_port(),
+            access_key=secrets.token_hex(10),
+            secret_key=secrets.token_hex(20),
+        ),
+        folder / "s3.log",
+    )
     up = Up(
         folder / "up",
         *("--web-workers", "2", "--partitions", str(PARTITIONS)),
         env={
             "REDIS_URL": redis.service.url,
             "DATABASE_URL": database_named(e2e_postgres.service.url, database),
-            "S3_ENDPOINT_URL": s3_server.url,
+            "S3_ENDPOINT_URL": store.service.url,
             "HORDE_TEST": "true",
             # Longer requests need their kudos upfront, whatever the queue.
             "HORDE_TEXT_FREE_OUTPUT_CEILING": "512",
         }
-        | s3_server.settings,
+        | store.service.settings,
         procfile=PROCFILE,
     )
     with contextlib.ExitStack() as stack:
         stack.callback(redis.stop)
         redis.start()
+        stack.callback(store.stop)
+        store.start()
         stack.callback(up.end)
         up.start()
         client, owner = asyncio.run(_peopled(up))
-        yield Pool(up, client, owner, redis, e2e_postgres, Keys(PARTITIONS))
+        yield Pool(up, client, owner, redis, e2e_postgres, store, Keys(PARTITIONS))
+        assert "no orphans, none missing" in up.cli("objects", "check")
         assert "no difference" in up.cli("verify")
         assert "no difference" in up.cli("ledger", "check")
         assert up.end() == 0, up.program.tail()

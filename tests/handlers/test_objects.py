@@ -82,7 +82,7 @@ async def _forgotten(pool: Pool, store: Store) -> None:
     assert not [key for key in await pool.snapshot() if "horde:request:" in key]
 
 
-@spec("Images", 23)
+@spec("Images", 26)
 @spec("Messages offload", 14)
 @pytest.mark.parametrize("ending", ["unserved", "cancelled", "answered"])
 async def test_objects_live_and_end_with_their_request(
@@ -107,7 +107,7 @@ async def test_objects_live_and_end_with_their_request(
     assert await pool.request(request_id) == {}
 
 
-@spec("Images", 23)
+@spec("Images", 26)
 async def test_a_request_whose_content_is_lost_takes_its_objects_along(
     pool: Pool, store: Troubled
 ) -> None:
@@ -130,7 +130,7 @@ async def test_a_request_whose_content_is_lost_takes_its_objects_along(
     assert await pool.request(request_id) == {}
 
 
-@spec("Images", 18)
+@spec("Images", 21)
 @spec("Messages offload", 12)
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_a_store_that_fails_leaves_nothing_behind(
@@ -153,7 +153,7 @@ async def test_a_store_that_fails_leaves_nothing_behind(
     await _forgotten(pool, store)
 
 
-@spec("Images", 18)
+@spec("Images", 21)
 async def test_without_a_store_a_request_with_images_is_refused_and_any_other_is_not(
     pool: Pool,
 ) -> None:
@@ -340,7 +340,7 @@ async def test_a_repeat_that_comes_too_late_uploads_nothing(pool: Pool, store: T
     assert await _repeat(pool, 2)
 
 
-@spec("Images", 24)
+@spec("Images", 27)
 @pytest.mark.parametrize("deletes", ["none", "images"])
 async def test_what_the_store_does_not_delete_is_tried_again(
     pool: Pool, store: Troubled, deletes: Deletes
@@ -362,7 +362,7 @@ async def test_what_the_store_does_not_delete_is_tried_again(
     await _emptied(pool, store)
 
 
-@spec("Images", 25)
+@spec("Images", 28)
 async def test_what_passes_the_bound_of_deletions_is_logged(pool: Pool, store: Troubled) -> None:
     pool.limits = msgspec.structs.replace(pool.limits, delete_retries=3)
     pool.store = None  # this janitor has none: the set fills
@@ -448,7 +448,7 @@ TRANSPORTS: list[tuple[Kept, tuple[str, ...], str | None]] = [
 """What a request keeps, what a worker declares, and how it gets the job; None: not at all."""
 
 
-@spec("Images", 19)
+@spec("Images", 22)
 @spec("Messages offload", 11)
 async def test_a_worker_gets_what_it_declared_or_no_job(pool: Pool) -> None:
     decoys = Decoys(pool.log, pool.limits)
