@@ -35,19 +35,12 @@ THREADS = 4
 """Calls to the store at once, in one process."""
 WAITING = 256
 """Calls that may wait for one of those to end."""
-CONNECT_SECONDS = 2.0
-READ_SECONDS = 5.0
-CALL_SECONDS = 10.0
-"""For one call, with its wait for a thread."""
 PUT_SECONDS = 20.0
 """For all objects of a request."""
 AWAY_SECONDS = 2.0
 """How long a store that was away is taken to be so."""
 PAGE = 1000
 """Objects that one call lists, as S3 has it."""
-DELETES_AT_ONCE = 100
-"""Objects that one call deletes: S3 takes ten times as many, but has to answer in time."""
-
 _TOLD = 200
 """Characters of a failure that are logged: a store may answer a page of HTML."""
 _PART_BYTES = 1024**3
@@ -55,6 +48,23 @@ _PART_BYTES = 1024**3
 _NOTHING_THERE = ("NoSuchKey", "NoSuchBucket")
 _FAILURES = (MinioException, HTTPError, OSError, ValueError, ParseError)
 """What the client raises: an answer that is none is told by ValueError or ParseError."""
+
+
+class Bounds(NamedTuple):
+    """How long calls may take, in seconds, and how much one does."""
+
+    connect: float = 2.0
+    read: float = 5.0
+    """From one piece of an answer to the next."""
+    call: float = 10.0
+    """Of all of a call, with its wait for a thread."""
+    page: int = PAGE
+    """Objects that a call lists."""
+    deletes: int = 100
+    """Objects that a call deletes: S3 takes ten times as many, but has to answer in time."""
+
+
+USUAL = Bounds()
 
 
 class Object(NamedTuple):
@@ -96,30 +106,24 @@ class Store:
     Its calls block, so a few threads do them. Raise ChatImageStorageUnavailable where the store is
     away, or takes too long.
 
-    connect, read  seconds that each may take
-    page, deletes  objects that one call lists, or deletes
-    now            the time that URLs are signed at
-    ticks          seconds of a clock that only goes forward
+    now    the time that URLs are signed at
+    ticks  seconds of a clock that only goes forward
     """
 
     def __init__(
         self,
         place: Place,
+        bounds: Bounds = USUAL,
         *,
-        connect: float = CONNECT_SECONDS,
-        read: float = READ_SECONDS,
-        page: int = PAGE,
-        deletes: int = DELETES_AT_ONCE,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._place = place
-        timeout = urllib3.Timeout(connect=connect, read=read)
+        self._bounds = bounds
+        timeout = urllib3.Timeout(connect=bounds.connect, read=bounds.read)
         self._client = _client(place, place.endpoint, timeout)
         self._signer = _client(place, place.public, timeout)
         self._threads = Threads(THREADS, waiting=WAITING, name="store")
-        self._page = page
-        self._deletes = deletes
         self._now = now
         self._ticks = ticks
         self._failed_at: float | None = None
@@ -165,8 +169,8 @@ class Store:
         In each of its buckets: which of them is for messages may have been decided anew.
         """
         gone: set[str] = set()
-        for at in range(0, len(keys), self._deletes):
-            page = keys[at : at + self._deletes]
+        for at in range(0, len(keys), self._bounds.deletes):
+            page = keys[at : at + self._bounds.deletes]
             left = set(page)
             for bucket in self._buckets():
                 try:
@@ -201,7 +205,7 @@ class Store:
         silences = self._silences
         self._calls += 1
         try:
-            async with asyncio.timeout(CALL_SECONDS):
+            async with asyncio.timeout(self._bounds.call):
                 result = await self._threads.run(
                     lambda: self._attempt(lambda: work(*args), silences)
                 )
@@ -326,7 +330,7 @@ class Store:
         try:
             return [
                 Found(bucket, str(each.object_name), each.size or 0)
-                for each in islice(listing, self._page)
+                for each in islice(listing, self._bounds.page)
             ]
         except S3Error as error:
             if error.code not in _NOTHING_THERE:

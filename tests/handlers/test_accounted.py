@@ -12,7 +12,7 @@ from handlers.accounted import Missing, Orphan, Tally, check
 from handlers.admission import admit
 from handlers.errors import ChatImageStorageUnavailable, Rebuilding
 from handlers.objects import Kept, image_key, messages_key
-from handlers.store import Object, Place, Store
+from handlers.store import Bounds, Object, Place, Store
 from hordechat.datadir import free_port
 from tests.handlers.pool import Pool, request_of
 from tests.spec import spec
@@ -151,7 +151,7 @@ async def test_objects_of_others_are_nobody_s_orphans(pool: Pool, place: Place) 
 
 
 async def test_pages_are_looked_at_one_by_one(pool: Pool, place: Place) -> None:
-    pool.store = store = Store(place, page=3)
+    pool.store = store = Store(place, Bounds(page=3))
     ids = [str(uuid.uuid4()) for _ in range(5)]
     await store.put(Object(image_key(each, 0), b"jpeg") for each in ids)
     request_ids = [await _with_images(pool, 1) for _ in range(5)]

@@ -18,14 +18,16 @@ import urllib3
 from handlers import store as store_module
 from handlers.errors import ChatImageStorageUnavailable
 from handlers.objects import image_key, messages_key
-from handlers.store import THREADS, WAITING, Object, ObjectMissing, Place, Store
+from handlers.store import THREADS, WAITING, Bounds, Object, ObjectMissing, Place, Store
 from handlers.threads import Busy
 from hordechat.datadir import free_port
 from tests.logged import logged
+from tests.spec import spec
 
 REQUEST = "0b7c9e52-1f7e-4a49-8a55-6d0c9f1e2a33"
 IMAGE = image_key(REQUEST, 0)
 MESSAGES = messages_key(REQUEST)
+SECRET = "a secret of ours"
 
 
 @pytest.fixture
@@ -65,6 +67,7 @@ async def test_an_image_is_served_by_its_signed_url(
     assert "Cache-Control" not in answer.headers
 
 
+@spec("Messages offload", 7)
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("accepted", ["identity", "gzip"])
 async def test_messages_are_served_as_they_were_stored_whatever_is_accepted(
@@ -140,6 +143,7 @@ def test_urls_are_signed_for_the_public_endpoint_without_asking_anybody(
     assert [each["X-Amz-SignedHeaders"] for each in told] == [["host"], ["host"]]
 
 
+@spec("Messages offload", 5)
 async def test_messages_have_a_bucket_of_their_own(store: Store, place: Place) -> None:
     await store.put([Object(IMAGE, b"an image"), Object(MESSAGES, b"[]")])
 
@@ -170,7 +174,7 @@ async def test_nothing_is_in_a_bucket_that_does_not_exist(store: Store) -> None:
 
 
 async def test_objects_are_listed_and_deleted_page_by_page(place: Place) -> None:
-    store, keys = Store(place, page=3, deletes=3), [image_key(REQUEST, n) for n in range(7)]
+    store, keys = Store(place, Bounds(page=3, deletes=3)), [image_key(REQUEST, n) for n in range(7)]
     await store.put(Object(key, b"an image") for key in keys)
 
     assert [[each.key for each in page] async for page in store.pages()] == [
@@ -204,6 +208,15 @@ async def test_what_never_existed_counts_as_deleted(store: Store) -> None:
     assert not await store.holds(IMAGE)
 
 
+DRIPPED = b"an answer that comes in drops"
+
+
+def drops() -> Iterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    for _ in range(100):
+        yield b"."
+
+
 class Listener:
     """A server of a few lines on loopback, in place of a store."""
 
@@ -226,8 +239,9 @@ class Listener:
                     length = re.search(rb"(?i)content-length: (\d+)", head)
                     await reader.readexactly(int(length[1]) if length else 0)
                     answer = left.pop(0) if len(left) > 1 else left[0]
-                    if answer is not None:
-                        writer.write(answer)
+                    for piece in [answer] if answer != DRIPPED else drops():
+                        writer.write(piece or b"")
+                        await asyncio.sleep(0.05 if answer == DRIPPED else 0)
                     if answer == b"":
                         break
             writer.close()
@@ -235,10 +249,9 @@ class Listener:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         store = Store(
-            Place(url, url, "access", "secret-of-ours", "r", "images", "images"),
+            Place(url, url, "access", SECRET, "r", "images", "images"),
+            Bounds(connect=0.2, read=0.2, call=0.5),
             ticks=lambda: self.ticks,
-            connect=0.2,
-            read=0.2,
         )
         try:
             yield store
@@ -296,6 +309,7 @@ async def test_a_store_that_is_away_is_told_so_whatever_it_does(
         assert store.away
         assert [each["event"] for each in lines] == ["store_is_away"]
         assert len(lines[0]["reason"]) <= 200
+        assert SECRET not in str(lines)
 
 
 async def test_a_store_that_refuses_connections_is_away() -> None:
@@ -376,6 +390,13 @@ async def test_a_hung_store_holds_no_more_than_a_few_threads_and_no_call_for_lon
         assert [type(each.__cause__) for each in ended].count(Busy) == 10
         assert time.monotonic() - before < 5  # one after the other they would take 13 s
         assert listener.connections <= THREADS
+
+
+async def test_an_answer_that_comes_in_drops_is_not_waited_for_for_ever() -> None:
+    async with Listener().answering(DRIPPED) as store:
+        with pytest.raises(ChatImageStorageUnavailable):
+            await store.get(IMAGE)
+        assert store.away
 
 
 async def test_a_put_that_takes_too_long_gives_up_and_what_it_had_not_begun_is_not_stored() -> None:
