@@ -12,6 +12,7 @@ import ssl
 from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from io import BytesIO
 
 import httpcore
 import structlog
@@ -168,18 +169,18 @@ class Fetcher:
 
 
 async def _body(answer: httpcore.Response, most: int) -> bytes:
-    body = bytearray()
+    body = BytesIO()  # gives its bytes away without a copy
     pieces = 0
     async for piece in answer.aiter_stream():
-        body += piece
-        if len(body) > most:
+        body.write(piece)
+        if body.tell() > most:
             raise _too_large(most)
         pieces += 1
         if pieces > PIECES:
             raise SourceImageUrlInvalid("the image comes in too many pieces.")
         if pieces % PIECES_AT_ONCE == 0:
             await asyncio.sleep(0)
-    return bytes(body)
+    return body.getvalue()
 
 
 def _headers(answer: httpcore.Response, name: bytes) -> list[bytes]:
