@@ -33,8 +33,6 @@ T = TypeVar("T")
 
 THREADS = 4
 """Calls to the store at once, in one process."""
-WAITING = 256
-"""Calls that may wait for one of those to end."""
 PUT_SECONDS = 20.0
 """For all objects of a request."""
 AWAY_SECONDS = 2.0
@@ -57,7 +55,9 @@ class Bounds(NamedTuple):
     read: float = 5.0
     """From one piece of an answer to the next."""
     call: float = 10.0
-    """Of all of a call, with its wait for a thread."""
+    """Of all of a call that stores nothing, with its wait for a thread."""
+    waiting: int = 256
+    """Calls that may wait for a thread."""
     page: int = PAGE
     """Objects that a call lists."""
     deletes: int = 100
@@ -123,7 +123,7 @@ class Store:
         timeout = urllib3.Timeout(connect=bounds.connect, read=bounds.read)
         self._client = _client(place, place.endpoint, timeout)
         self._signer = _client(place, place.public, timeout)
-        self._threads = Threads(THREADS, waiting=WAITING, name="store")
+        self._threads = Threads(THREADS, waiting=bounds.waiting, name="store")
         self._now = now
         self._ticks = ticks
         self._failed_at: float | None = None
@@ -145,7 +145,7 @@ class Store:
         try:
             async with asyncio.timeout(min(seconds, PUT_SECONDS)):
                 for each in objects:
-                    await self._run(self._put, each)
+                    await self._run(self._put, each, seconds=PUT_SECONDS)
         except TimeoutError:
             raise ChatImageStorageUnavailable from None
 
@@ -201,11 +201,11 @@ class Store:
         """Let go of its threads. Calls under way end by their own deadlines."""
         self._threads.close()
 
-    async def _run(self, work: Callable[..., T], *args: object) -> T:
+    async def _run(self, work: Callable[..., T], *args: object, seconds: float | None = None) -> T:
         silences = self._silences
         self._calls += 1
         try:
-            async with asyncio.timeout(self._bounds.call):
+            async with asyncio.timeout(seconds or self._bounds.call):
                 result = await self._threads.run(
                     lambda: self._attempt(lambda: work(*args), silences)
                 )

@@ -18,7 +18,7 @@ import urllib3
 from handlers import store as store_module
 from handlers.errors import ChatImageStorageUnavailable
 from handlers.objects import image_key, messages_key
-from handlers.store import THREADS, WAITING, Bounds, Object, ObjectMissing, Place, Store
+from handlers.store import THREADS, Bounds, Object, ObjectMissing, Place, Store
 from handlers.threads import Busy
 from hordechat.datadir import free_port
 from tests.logged import logged
@@ -208,6 +208,7 @@ async def test_what_never_existed_counts_as_deleted(store: Store) -> None:
     assert not await store.holds(IMAGE)
 
 
+QUICK = Bounds(connect=0.2, read=0.2, call=0.5)
 DRIPPED = b"an answer that comes in drops"
 
 
@@ -223,9 +224,12 @@ class Listener:
     def __init__(self) -> None:
         self.connections = 0
         self.ticks = 0.0
+        self.delay = 0.0
 
     @contextlib.asynccontextmanager
-    async def answering(self, *answers: bytes | None) -> AsyncIterator[Store]:
+    async def answering(
+        self, *answers: bytes | None, bounds: Bounds = QUICK
+    ) -> AsyncIterator[Store]:
         """A store that answers its calls in turn so, the last one for ever; None: not at all."""
         left = list(answers)
         writers: list[asyncio.StreamWriter] = []
@@ -239,6 +243,7 @@ class Listener:
                     length = re.search(rb"(?i)content-length: (\d+)", head)
                     await reader.readexactly(int(length[1]) if length else 0)
                     answer = left.pop(0) if len(left) > 1 else left[0]
+                    await asyncio.sleep(self.delay)
                     for piece in [answer] if answer != DRIPPED else drops():
                         writer.write(piece or b"")
                         await asyncio.sleep(0.05 if answer == DRIPPED else 0)
@@ -250,7 +255,7 @@ class Listener:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         store = Store(
             Place(url, url, "access", SECRET, "r", "images", "images"),
-            Bounds(connect=0.2, read=0.2, call=0.5),
+            bounds,
             ticks=lambda: self.ticks,
         )
         try:
@@ -380,16 +385,26 @@ async def test_what_a_store_does_not_delete_stays_and_the_rest_goes() -> None:
 
 async def test_a_hung_store_holds_no_more_than_a_few_threads_and_no_call_for_long() -> None:
     """Those that wait for a thread give up with the first that got no answer."""
-    listener = Listener()
-    async with listener.answering(None) as store:
+    listener, bounds = Listener(), Bounds(read=0.5, waiting=40)
+    async with listener.answering(None, bounds=bounds) as store:
         before = time.monotonic()
-        calls = [store.get(image_key(REQUEST, n)) for n in range(THREADS + WAITING + 10)]
+        calls = [store.get(image_key(REQUEST, n)) for n in range(THREADS + 40 + 3)]
         ended = await asyncio.gather(*calls, return_exceptions=True)
 
         assert {type(each) for each in ended} == {ChatImageStorageUnavailable}
-        assert [type(each.__cause__) for each in ended].count(Busy) == 10
-        assert time.monotonic() - before < 5  # one after the other they would take 13 s
+        assert [type(each.__cause__) for each in ended].count(Busy) == 3
+        assert time.monotonic() - before < 4  # in turn they would take 5.5 s
         assert listener.connections <= THREADS
+
+
+async def test_what_is_stored_may_take_longer_than_what_is_asked() -> None:
+    """A large object, over a slow line."""
+    listener = Listener()
+    async with listener.answering(STORED, bounds=Bounds(read=5, call=0.1)) as store:
+        listener.delay = 0.2
+        await store.put([Object(MESSAGES, b"[]")])
+        with pytest.raises(ChatImageStorageUnavailable):
+            await store.get(MESSAGES)
 
 
 async def test_an_answer_that_comes_in_drops_is_not_waited_for_for_ever() -> None:
