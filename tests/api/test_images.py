@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
+import tracemalloc
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
+from PIL import Image
 
+from api.app import create_app
 from events.base import KUDOS
 from handlers.accounts import open_account
 from handlers.chat.fetch import Fetcher
+from handlers.chat.image_pool import ImagePool
+from handlers.chat.pictures import Offload, Pictures
 from handlers.objects import image_key
 from hordechat.datadir import free_port
 from hordechat.process import Service
@@ -32,9 +39,9 @@ from tests.api.gallery import (
     shown,
 )
 from tests.api.site import BODY, SECRET, Site, opened
-from tests.handlers.chat.imagery import png
+from tests.handlers.chat.imagery import plain, png, read, saved
 from tests.handlers.chat.test_images import data
-from tests.origin import PUBLIC, Hosts, Internet, Origin, ok, origin
+from tests.origin import PUBLIC, Hosts, Internet, Origin, ok, origin, redirect
 from tests.spec import spec
 
 MIB = 2**20
@@ -45,6 +52,7 @@ AT = "messages[0].content[{}].image_url.url: ".format
 RED, GREEN = picture("red"), picture("#00c000", size=(9, 30))
 BOMB = png(30_000, 30_000, bytes(1000))
 """Nine hundred million pixels, says its header."""
+ORIENTATION, GPS = 0x0112, 0x8825  # EXIF
 
 
 @pytest.fixture
@@ -281,6 +289,155 @@ async def test_every_other_check_comes_before_images_are_looked_at(
         await full.gallery.site.parts.guard.sample()
         await full.gallery.refused(503, "OutOfMemory", url)
         assert full.fetched == []
+
+
+# Cases that others met
+
+
+async def test_addresses_in_other_spellings_are_not_fetched_from(web: Web) -> None:
+    """C-079, C-083."""
+    for url in (
+        "http://[::ffff:169.254.169.254]/a.png",
+        "http://[::ffff:a9fe:a9fe]/",
+        "http://[0:0:0:0:0:ffff:7f00:1]/",
+        "http://2130706433/",
+        "http://0x7f.1/",
+        "http://0177.0.0.1/",
+        "http://127.1/",
+        "http://0/",
+    ):
+        said = await web.gallery.refused(400, "SourceImageUrlRefused", url)
+        assert said.startswith(AT(1))
+    assert web.origin.connections == 0
+
+
+async def test_redirects_are_followed_three_times_and_never_inward(web: Web) -> None:
+    """C-081."""
+    web.origin.answers |= {
+        "/3": redirect("/2"),
+        "/2": redirect(f"{HOST}/1"),
+        "/1": redirect("/red"),
+        "/4": redirect("/3"),
+        "/inward": redirect("http://169.254.169.254/"),
+        "/file": redirect("file:///etc/passwd"),
+        "/lost": redirect(None),
+    }
+    for path in ("/inward", "/file"):
+        await web.gallery.refused(400, "SourceImageUrlRefused", HOST + path)
+    for path in ("/4", "/lost"):
+        await web.gallery.refused(400, "SourceImageUrlInvalid", HOST + path)
+
+    assert (await web.gallery.submit(f"{HOST}/3")).status_code == 202
+
+
+async def test_images_that_drip_do_not_keep_others_from_coming(
+    redis_url: str, migrated_url: str, s3_server: Service
+) -> None:
+    """C-085: ten in one request, all within one deadline."""
+    dripped = asyncio.Event()
+
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4194304\r\n\r\n")
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            dripped.set()
+            await asyncio.sleep(0.02)
+
+    within = {"images_fetch_seconds": 0.5}
+    async with web_of(redis_url, migrated_url, s3_server, **within) as web:
+        web.origin.answers["/drip"] = drip
+        slow = asyncio.create_task(web.gallery.submit(*[f"{HOST}/drip"] * 10))
+        async with asyncio.timeout(5):
+            await dripped.wait()
+
+        other = await web.gallery.submit(RED)
+        answer = await slow
+
+        assert other.status_code == 202, other.text
+        assert (answer.status_code, answer.json()["rc"]) == (400, "SourceImageUrlInvalid")
+        assert "within 0.5 seconds" in answer.json()["message"]
+        assert web.fetched == ["/drip"]
+
+
+async def test_huge_dimensions_are_refused_by_the_header_and_large_ones_scaled(
+    gallery: Gallery,
+) -> None:
+    """C-087."""
+    for file in (BOMB, plain(3073, 3072), plain(1, 9_437_185)):
+        said = await gallery.refused(400, "SourceImageResolutionExceeded", file)
+        assert said.startswith(AT(1))
+
+    answer = await gallery.submit(plain(3072, 3072))
+
+    stored = await gallery.store.get(image_key(answer.json()["id"], 0))
+    assert read(stored).size == (2048, 2048)
+
+
+async def test_a_photo_is_stored_upright_and_without_the_place_it_was_taken_at(
+    gallery: Gallery,
+) -> None:
+    """C-089: its left half red, turned by a tag."""
+    image = Image.new("RGB", (40, 20), "blue")
+    image.paste("red", (0, 0, 20, 20))
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    exif.get_ifd(GPS)[1] = "N"
+
+    answer = await gallery.submit(saved(image, "JPEG", exif=exif, quality=95))
+
+    stored = await gallery.store.get(image_key(answer.json()["id"], 0))
+    upright = read(stored)
+    assert upright.size == (20, 40)
+    assert not upright.getexif()
+    assert b"Exif" not in stored
+    top, bottom = (upright.getpixel((10, y)) for y in (5, 35))
+    assert isinstance(top, tuple)
+    assert isinstance(bottom, tuple)
+    assert (top[0] > 200, bottom[2] > 200) == (True, True)
+
+
+# The memory
+
+
+async def test_of_a_body_with_images_nothing_stays_but_what_is_still_to_be_done(
+    gallery: Gallery,
+) -> None:
+    """Five images of 1 MiB: neither the body nor those that are done are held."""
+    weights: list[int] = []
+
+    class Weighs(ImagePool):
+        async def normalise(self, source: bytes, *_: Any, **__: Any) -> bytes:
+            weights.append(tracemalloc.get_traced_memory()[0])
+            return b"a JPEG"
+
+    parts = gallery.site.parts
+    fetcher = Fetcher(seconds=1, ports=frozenset())
+    offload = Offload(enabled=False, most=0, compress=False)
+    pictures = Pictures(
+        gallery.store,
+        fetcher,
+        Weighs(seconds=1, processes=1),
+        at_once=64 * MIB,
+        fetch_seconds=1,
+        offload=offload,
+    )
+    app = create_app(msgspec.structs.replace(parts, pictures=pictures))
+    body = json.dumps(BODY | {"messages": shown(*[padded(MIB)] * 5)}).encode()
+    call = Call(app, "POST", CHAT, {"apikey": gallery.site.client_key})
+    tracemalloc.start()
+    try:
+        await call.start(body).ended()
+    finally:
+        tracemalloc.stop()
+    await fetcher.close()
+
+    assert call.status == 202
+    assert len(weights) == 5
+    encoded = MIB * 4 / 3
+    for weight, following in itertools.pairwise(weights):
+        assert weight - following == pytest.approx(encoded, rel=0.1)
+    assert weights[-1] < 1.5 * encoded
 
 
 # The store is away
