@@ -16,6 +16,7 @@ from handlers.account_changes import delete_account
 from handlers.admission import Admission, admit, opened
 from handlers.cancel import expire
 from handlers.decoy import Decoys
+from handlers.limits import Limits
 from handlers.log import Log
 from handlers.objects import Kept, messages_key
 from handlers.replay import rebuild_state
@@ -130,8 +131,8 @@ async def test_a_request_whose_content_is_lost_takes_its_objects_along(
     assert await pool.request(request_id) == {}
 
 
-@spec("Images", 21)
-@spec("Messages offload", 12)
+@spec("Images", 21, 26)
+@spec("Messages offload", 12, 14)
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_a_store_that_fails_leaves_nothing_behind(
     pool: Pool, store: Troubled, trouble: Trouble
@@ -364,16 +365,16 @@ async def test_what_the_store_does_not_delete_is_tried_again(
 
 @spec("Images", 28)
 async def test_what_passes_the_bound_of_deletions_is_logged(pool: Pool, store: Troubled) -> None:
+    assert Limits().delete_retries == 100_000
     pool.limits = msgspec.structs.replace(pool.limits, delete_retries=3)
     pool.store = None  # this janitor has none: the set fills
     first = pool.log.keys.new_request_id()
-    second = pool.log.keys.new_id_beside(first)
+    second, third = (pool.log.keys.new_id_beside(first) for _ in range(2))
     with logged(cancel.logger) as lines:
-        for request_id in (first, second):
-            kept = Kept(2)
+        for request_id, kept in ((first, Kept(2)), (second, Kept(2)), (third, Kept(1))):
             await abandon(pool.log, pool.limits, pool.client.id, request_id, 0, kept=kept)
 
-    assert await pool.doomed() == set(Kept(2).keys(first))
+    assert await pool.doomed() == {*Kept(2).keys(first), *Kept(1).keys(third)}
     (line,) = [line for line in lines if line["event"] == "object_deletes_dropped"]
     assert (line["request_id"], line["keys"]) == (second, Kept(2).keys(second))
     keys = pool.log.keys

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from hordechat import opening, settings
+from tests.spec import spec
 
 ROOT = Path(__file__).parents[2]
 KEYS = {"S3_ACCESS_KEY": "a", "S3_SECRET_KEY": "s"}
@@ -16,6 +17,20 @@ def test_an_empty_environment_gives_the_defaults():
     assert found.request_ttl_seconds == 1200
     assert found.redis_url == ""
     assert found.test is False
+
+
+@spec("Messages offload", 1, 2, 4, 5)
+def test_messages_are_offloaded_only_when_that_is_enabled():
+    found = settings.load(KEYS | {"S3_ENDPOINT_URL": "https://s3.example"})
+
+    assert (found.chat_messages_offload_enabled, found.chat_messages_offload_gzip) == (False, False)
+    assert found.chat_messages_offload_bytes == 262_144
+    store = opening.store_of(found)
+    assert store is not None
+    assert {store.bucket(key) for key in ("a_chat_0.jpg", "a_chat_messages.json")} == {
+        found.r2_source_image_bucket
+    }
+    store.close()
 
 
 def test_servers_have_plain_names_and_all_else_a_prefix():

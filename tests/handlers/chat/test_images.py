@@ -136,6 +136,7 @@ def test_twenty_five_mebibytes_are_the_most_of_all_data_urls_together() -> None:
     assert str(25 * MIB) in refused.message
 
 
+@spec("Images", 8, 9)
 @pytest.mark.parametrize(
     "url",
     [
@@ -157,6 +158,7 @@ def test_how_a_data_url_is_spelled_does_not_matter() -> None:
     assert read(messages=[shows(image("DATA:IMAGE/JPEG;x=1;BASE64,AAAA"))]).images == 1
 
 
+@spec("Images", 9)
 @pytest.mark.parametrize(
     "url",
     [
@@ -168,6 +170,7 @@ def test_any_other_url_is_refused_by_its_path(url: str) -> None:
     assert refused_at(BadRequest, raw(messages=[shows(image(url))]))[0] == URL
 
 
+@spec("Images", 9)
 @spec("Refused keys and values", 4)
 @pytest.mark.parametrize("role", ["system", "developer", "assistant"])
 def test_only_a_user_shows_images(role: str) -> None:
