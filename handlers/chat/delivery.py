@@ -20,7 +20,7 @@ from events.base import START
 from events.types import Declaration
 from handlers.cancel import expire
 from handlers.chat import images, payload
-from handlers.chat.attached import DATA_URL
+from handlers.chat.attached import DATA_URL, encoded_bytes
 from handlers.chat.body import Message
 from handlers.chat.images import MAX_TOTAL_BYTES
 from handlers.chat.transport import (
@@ -94,7 +94,7 @@ class Delivered(NamedTuple):
 
     def length(self, answer: bytes) -> int:
         """The length of an answer that holds the payload, once the images stand in it."""
-        text = sum(4 * -(-len(image) // 3) for image in self.images)
+        text = sum(encoded_bytes(len(image)) for image in self.images)
         return len(answer) - len(self.mark) * len(self.images) + text
 
     async def sent(self, answer: bytes) -> AsyncIterator[bytes]:
