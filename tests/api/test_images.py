@@ -10,6 +10,7 @@ import tracemalloc
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -166,6 +167,27 @@ async def test_images_of_dropped_turns_are_neither_fetched_nor_stored_nor_taxed(
     assert (broken.status_code, broken.json()["rc"]) == (400, "SourceImageUrlInvalid")
     assert broken.json()["message"].startswith("messages[2].content[2].image_url.url: ")
     assert await balance(web.gallery.site) == 1_000_000_000 / KUDOS - 1 - 5
+
+
+async def test_images_of_a_moderated_request_are_those_that_were_sent(
+    redis_url: str, migrated_url: str, s3_server: Service, tmp_path: Path
+) -> None:
+    file = tmp_path / "filters.json"
+    file.write_text('[{"regex": "what is", "replacement": "-"}]')
+    filters: dict[str, Any] = {"replacement_filters": str(file)}
+    async with opened_gallery(redis_url, migrated_url, s3_server, **filters) as gallery:
+        _, key = await open_account(gallery.site.parts.log, SECRET, "flagged", flagged=True)
+
+        answer = await gallery.submit(GREEN, key=key)
+        broken = await gallery.submit(GREEN, b"no image", key=key)
+
+        request_id = answer.json()["id"]
+        (said,) = json.loads(await gallery.content(request_id))
+        name = image_key(request_id, 0)
+        assert said["content"][0]["text"] == "- this?"
+        assert said["content"][1]["image_url"]["url"] == f"horde-r2://{name}"
+        assert likeness(await gallery.store.get(name), GREEN) < 4
+        assert broken.json()["message"].startswith(AT(2))
 
 
 @spec("Images", 20)
