@@ -106,7 +106,7 @@ class Fetcher:
             httpcore.TimeoutException,
             OSError,  # of TLS, after the handshake
         ) as error:
-            _tell(at, repr(error))
+            _tell(at, type(error).__name__)  # its text may quote what the origin sent
             raise SourceImageUrlInvalid("the image could not be fetched.") from None
 
     async def close(self) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import httpcore
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from handlers.chat import fetch
 from handlers.chat.dial import AT_ONCE_BYTES, STEPS, Steps
@@ -838,7 +843,7 @@ async def test_twenty_slow_origins_do_not_delay_another_fetch(world: World) -> N
         ("http://images.example/a.png?key=secret", ok(b"", status="404 No")),
         ("http://inside.example/a.png?key=secret", b""),
         ("http://images.example/a.png?key=secret", redirect("http://inside.example/?key=secret")),
-        ("http://images.example/a.png?key=secret", b"nonsense secret"),
+        ("http://images.example/a.png?key=secret", b"a.png, secret\r\n\r\n"),
         ("http://images.example:22/?key=secret", b""),
     ],
 )
@@ -859,6 +864,87 @@ async def test_neither_the_client_nor_the_log_is_told_more_than_the_host(
         assert "a.png" not in told
         assert "192.168" not in told
     assert "404" not in refused.value.message
+
+
+async def test_no_thread_of_the_loops_own_is_taken(world: World) -> None:
+    """Whoever else needs one would wait behind strangers' name servers and hosts."""
+
+    class Spent(ThreadPoolExecutor):
+        def submit(self, *_: Any, **__: Any) -> Any:
+            pytest.fail("a thread was taken")
+
+    asyncio.get_running_loop().set_default_executor(Spent())
+    fetcher = Fetcher(
+        seconds=5,
+        ports=frozenset({world.origin.port}),
+        open_to={(address, world.origin.port) for address in ("127.0.0.1", "::1")},
+    )
+
+    for host in ("localhost", "127.0.0.1"):
+        assert await fetcher.fetch(f"http://{host}:{world.origin.port}/a.png", most=MOST) == IMAGE
+    await fetcher.close()
+
+
+class Spoken(httpcore.AsyncNetworkBackend, httpcore.AsyncNetworkStream):
+    """A network on which everybody says the same, and hears nothing."""
+
+    def __init__(self, said: bytes) -> None:
+        self._said = io.BytesIO(said)
+
+    async def connect_tcp(self, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
+        return self
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._said.read(max_bytes)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+PARTS = st.sampled_from(
+    [
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 302 Found\r\n",
+        b"HTTP/1.1 101 Switch\r\n",
+        b"HTTP/1.0 200\r\n",
+        b"\r\n",
+        b"\n",
+        b" ",
+        b":",
+        b"Location: ",
+        b"http://images.example/",
+        b"Content-Length: ",
+        b"Content-Encoding: ",
+        b"identity",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Connection: ",
+        b"keep-alive",
+        b"5\r\n",
+        b"0\r\n\r\n",
+        b"hello",
+        b"99999999999999999999",
+        b"\xff\x00",
+    ]
+)
+
+
+@given(said=st.lists(PARTS | st.binary(max_size=4), max_size=14).map(b"".join))
+@example(said=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello0\r\n\r\n")
+@example(said=b"HTTP/1.1 302 Found\r\nLocation: http://images.example/\xff\x00\r\n\r\n")
+def test_whatever_an_origin_says_is_an_image_or_refused(said: bytes) -> None:
+    async def fetched() -> bytes:
+        fetcher = Fetcher(
+            seconds=5,
+            ports=WEB,
+            resolve=Hosts({"images.example": [[PUBLIC]]}).resolve,
+            network=Spoken(said),
+        )
+        with suppress(SourceImageUrlInvalid, SourceImageUrlRefused, SourceImageSizeExceeded):
+            return await fetcher.fetch(URL, most=100)
+        return b""
+
+    assert len(asyncio.run(fetched())) <= 100
 
 
 async def test_addresses_are_reached_by_sockets_unless_a_network_is_given(world: World) -> None:
