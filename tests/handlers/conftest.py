@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from events.keys import Keys
 from handlers.limits import Limits
 from handlers.log import Log
-from handlers.store import Place
+from handlers.store import Place, Store
 from hordechat.process import Service
 from lua.link import ClusterLink, Link
 from tests.handlers.pool import Pool
+from tests.handlers.stores import place_in
 
 PATIENCE = 5.0
 """Seconds that a call may take: how soon a server that hangs is given up is no matter of these
@@ -56,13 +56,12 @@ async def scratch(log: Log, valkey_server: Service) -> AsyncIterator[Log]:
 @pytest.fixture
 def place(s3_server: Service) -> Place:
     """Two buckets of this test's own, for images and for messages; nothing is in them."""
-    run, keys = secrets.token_hex(6), s3_server.settings
-    return Place(
-        endpoint=s3_server.url,
-        public=s3_server.url,
-        access_key=keys["S3_ACCESS_KEY"],
-        secret_key=keys["S3_SECRET_KEY"],
-        region="us-east-1",
-        images=f"images-{run}",
-        messages=f"messages-{run}",
-    )
+    return place_in(s3_server)
+
+
+@pytest.fixture
+def store(place: Place) -> Iterator[Store]:
+    """The store that has them."""
+    opened = Store(place)
+    yield opened
+    opened.close()

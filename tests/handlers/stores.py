@@ -1,13 +1,16 @@
-"""A store that fails when a test wants it to: the real one, and what may happen on the way."""
+"""Buckets for tests, and a store that fails when a test wants it to: the real one, and what may
+happen on the way."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Literal
 
 from handlers.errors import ChatImageStorageUnavailable
 from handlers.objects import is_messages
 from handlers.store import PUT_SECONDS, Object, Place, Store
+from hordechat.process import Service
 
 Trouble = Literal["", "before", "midway", "after", "late"]
 """When an upload fails: before anything is stored, between two objects, with all of them stored, or
@@ -15,6 +18,20 @@ so that they come to be stored later, when nobody believes in it any more (`land
 
 Deletes = Literal["all", "images", "none"]
 """What it deletes when it is asked to."""
+
+
+def place_in(server: Service) -> Place:
+    """Two new buckets on a server, for images and for messages."""
+    run, keys = secrets.token_hex(6), server.settings
+    return Place(
+        endpoint=server.url,
+        public=server.url,
+        access_key=keys["S3_ACCESS_KEY"],
+        secret_key=keys["S3_SECRET_KEY"],
+        region="us-east-1",
+        images=f"images-{run}",
+        messages=f"messages-{run}",
+    )
 
 
 class Troubled(Store):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -18,13 +17,6 @@ from tests.handlers.pool import Pool, request_of
 from tests.spec import spec
 
 SOMEBODY = "3f0c6a5e-7f52-4a49-8a55-6d0c9f1e2a33"
-
-
-@pytest.fixture
-async def store(place: Place) -> AsyncIterator[Store]:
-    opened = Store(place)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

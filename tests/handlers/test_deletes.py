@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -29,13 +29,6 @@ class Hanging(Store):
     async def delete(self, keys: Sequence[str]) -> set[str]:
         await self.go_on.wait()
         return await super().delete(keys)
-
-
-@pytest.fixture
-async def store(place: Place) -> AsyncIterator[Store]:
-    opened = Store(place)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

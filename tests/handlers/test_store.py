@@ -31,13 +31,6 @@ SECRET = "a secret of ours"
 
 
 @pytest.fixture
-def store(place: Place) -> Iterator[Store]:
-    opened = Store(place)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
 def http() -> Iterator[urllib3.PoolManager]:
     """Whoever has nothing but a URL."""
     with urllib3.PoolManager(retries=False, timeout=5) as client:

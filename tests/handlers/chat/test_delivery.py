@@ -30,9 +30,9 @@ from handlers.objects import image_key, messages_key
 from handlers.store import Place, Store
 from hordechat.datadir import free_port
 from hordechat.embedded import s3
-from hordechat.process import Service
 from tests.e2e.conftest import Server
 from tests.handlers.pool import DECLARATION, MODEL, TARIFF, Pool
+from tests.handlers.stores import place_in
 from tests.spec import spec
 
 pytestmark = pytest.mark.parametrize("log", ["one partition"], indirect=True)
@@ -45,32 +45,6 @@ SEES = msgspec.structs.replace(
 )
 READ_FOR = msgspec.structs.replace(SEES, image_transports=("base64",))
 FETCHES_ALL = msgspec.structs.replace(SEES, image_transports=("base64", "messages_url", "url"))
-
-
-def _place(server: Service, **other: str) -> Place:
-    bucket = f"test-{secrets.token_hex(6)}"
-    place = Place(
-        endpoint=server.url,
-        public=server.url,
-        access_key=server.settings["S3_ACCESS_KEY"],
-        secret_key=server.settings["S3_SECRET_KEY"],
-        region="us-east-1",
-        images=bucket,
-        messages=bucket,
-    )
-    return place._replace(**other)
-
-
-@pytest.fixture
-def place(s3_server: Service) -> Place:
-    return _place(s3_server)
-
-
-@pytest.fixture
-def store(place: Place) -> Iterator[Store]:
-    opened = Store(place)
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -408,7 +382,7 @@ async def test_with_the_store_away_a_job_is_given_back_once_and_waits(
 ) -> None:
     """However often it is asked for: hand-outs are counted, and too many end a request."""
     ticks = Ticking()
-    store = Store(_place(own.service), ticks=ticks)
+    store = Store(place_in(own.service), ticks=ticks)
     delivered = Delivery(log, pool.limits, store, seconds=0.3)
     request_id = await _submit(pool, store)
     if trouble == "paused":
@@ -447,7 +421,7 @@ async def test_with_the_store_away_a_job_is_given_back_once_and_waits(
 async def test_a_slow_store_holds_no_job_beyond_the_bound(
     log: Log, pool: Pool, own: Server
 ) -> None:
-    store = Store(_place(own.service))
+    store = Store(place_in(own.service))
     delivered = Delivery(log, pool.limits, store, seconds=0.1, at_once=MAX_TOTAL_BYTES)
     request_id = await _submit(pool, store)
     own.pause()
