@@ -44,7 +44,9 @@ _SHOWN_KEY = 80
 _plain: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _NOT_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
 _LARGE_BYTES = 2**16
-_NOT_BONES = bytes(sorted(set(range(256)) - set(b'"\\,:[]{}' + b"/bfnrtu")))
+_FEW_QUOTES = 4096
+_LONG_BYTES = 1024
+_BACKSLASH = ord("\\")
 _NUL = re.compile("\0")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SPELLED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
@@ -208,13 +210,38 @@ def fault_of(text: str) -> Fault:
 
 
 def _skeleton(raw: bytes) -> bytes:
-    """A large document without what its strings and numbers are filled with; a small one as it is.
+    """A document without what is in its long strings, where those make it large: images in base64.
 
-    What is counted is as often in it as in the whole, and of images in base64 an eighth is left to
-    go through. All that may follow a backslash is kept, so none comes to stand before another byte
-    than it did.
+    Nothing that is counted or looked for in it is left out: a string that holds a backslash stays
+    whole. Finding a quote is much quicker than counting what is between two.
     """
-    return raw.translate(None, _NOT_BONES) if len(raw) > _LARGE_BYTES else raw
+    if len(raw) <= _LARGE_BYTES or raw.count(b'"') > _FEW_QUOTES:
+        return raw
+    bones: list[bytes] = []
+    kept_to = at = 0
+    while (opened := raw.find(b'"', at)) >= 0:
+        closed = _closing_quote(raw, opened)
+        if closed < 0:
+            return raw
+        if closed - opened > _LONG_BYTES and raw.find(b"\\", opened, closed) < 0:
+            bones.append(raw[kept_to : opened + 1])
+            kept_to = closed
+        at = closed + 1
+    bones.append(raw[kept_to:])
+    return b"".join(bones)
+
+
+def _closing_quote(raw: bytes, opened: int) -> int:
+    """Where the string ends that begins there; negative: nowhere."""
+    start = opened + 1
+    while (closed := raw.find(b'"', start)) >= 0:
+        if raw[closed - 1] != _BACKSLASH:
+            return closed
+        before = raw[start:closed]
+        if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:
+            return closed
+        start = closed + 1
+    return -1
 
 
 def check_bounds(raw: bytes) -> None:

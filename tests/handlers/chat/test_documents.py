@@ -104,6 +104,7 @@ def test_a_number_that_nothing_holds_is_refused_by_its_path(number: str, path: s
         ('{"anything":"a\\u0000"}', "anything"),
         ('{"anything":[1,{"b":["\\u0000"]}]}', "anything[1].b[0]"),
         ('{"anything":{"k\\u0000":1}}', "anything.k\\u0000"),
+        (f'{{"anything":"{"x" * 70_000}\\u0000{"x" * 70_000}"}}', "anything"),
     ],
 )
 def test_nul_is_refused_in_keys_and_values_alike(text: str, path: str) -> None:
@@ -180,6 +181,16 @@ def test_a_large_document_is_read_as_a_small_one() -> None:
             assert _outcome(each, padding) == small, each
             seen.add(small[0] if isinstance(small, tuple) else "read")
     assert seen == {"read", BadRequest, NulByteInPayload}
+
+
+def test_escaped_quotes_in_a_large_document_are_passed_in_linear_time() -> None:
+    text = ("x" * 250 + "\\\\" * 100 + '\\"') * 4000
+    raw = f'{{"anything":"{text}"}}'.encode()
+    started = time.process_time()
+
+    assert documents.read(Box, raw).anything == json.loads(f'"{text}"')
+
+    assert time.process_time() - started < 0.5
 
 
 def test_bounds_are_told_before_anything_is_built() -> None:
