@@ -8,7 +8,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from importlib.metadata import version
-from urllib.parse import urlsplit
 
 from api import limits as rate_limits
 from api.allowance import Allowances
@@ -38,6 +37,7 @@ from handlers.chat.image_pool import ImagePool
 from handlers.chat.pictures import Offload, Pictures
 from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
+from handlers.endpoints import Endpoint
 from handlers.log import Log
 from handlers.modes import Modes
 from handlers.newcomers import Newcomers
@@ -320,14 +320,12 @@ async def running(parts: Parts) -> AsyncIterator[Parts]:
 
 def s3_check(endpoint_url: str) -> Check:
     """The object store answers HTTP. What it holds is tried by those who store there."""
-    parts = urlsplit(endpoint_url)
-    host = parts.hostname or "localhost"
-    context = ssl.create_default_context() if parts.scheme == "https" else None
-    port = parts.port or (443 if context else 80)
-    question = f"HEAD / HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
+    where = Endpoint.parse(endpoint_url)
+    context = ssl.create_default_context() if where.scheme == "https" else None
+    question = f"HEAD / HTTP/1.1\r\nHost: {where.netloc}\r\nConnection: close\r\n\r\n".encode()
 
     async def check() -> None:
-        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+        reader, writer = await asyncio.open_connection(where.host, where.port, ssl=context)
         try:
             writer.write(question)
             answer = await reader.readline()
