@@ -99,6 +99,7 @@ class Driver:
             stream=self.random.random() < 0.5,
             models=self.random.choice(MODELS),
             hold=0 if operation else self.random.choice((0, 0, 2 * KUDOS, 15 * KUDOS)),
+            images=self.random.choice((0, 0, 1, 2)) if self.pool.store else 0,
         )
         receipt = await self.pool.submitted(
             new,
@@ -126,7 +127,7 @@ class Driver:
         if not self.requests:
             return
         name = self.random.choice(WORKERS)
-        job = await self.pool.assign(self._some(self.requests), name)
+        job = await self.pool.assign(self._some(self.requests), name, ("url",))
         if job is not None:
             self.jobs.append(job)
 

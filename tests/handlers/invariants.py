@@ -24,7 +24,7 @@ async def check_ledger(pool: Pool) -> None:
         held: Counter[str] = Counter()
         for field, value in account.items():
             if field.startswith("admission:"):
-                *_, amount, _, shared_key = value.split(":")
+                _, _, _, _, amount, _, shared_key, *_ = value.split(":")
                 held["held"] += int(amount)
                 held[f"held:{shared_key}"] += int(amount) if shared_key else 0
         counted = {name: int(n) for name, n in account.items() if name.startswith("held")}

@@ -16,9 +16,10 @@ from handlers.accounts import Accounts
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.shared_keys import Terms
+from handlers.store import Place, Store
 from lua.link import Link
 from tests.handlers.driver import Driver
-from tests.handlers.invariants import check_settled
+from tests.handlers.invariants import check_objects, check_settled
 from tests.handlers.pool import DECLARATION, MODEL, SECRET, Pool, operation_of, request_of
 from tests.proxy import Proxy
 
@@ -48,11 +49,12 @@ async def _events(pool: Pool, kind: type) -> list:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_commands_whose_answers_get_lost_take_effect_once(
-    pool: Pool, proxy: Proxy, seed: int
+    pool: Pool, proxy: Proxy, place: Place, seed: int
 ) -> None:
+    pool.store = Store(place)
     driver = Driver(pool, seed)
     proxy.drop_at_random(9, seed)
-    await driver.run(600)
+    await driver.run(500)
     proxy.drop_at_random(0, seed)
     await _background(pool)
 
@@ -78,6 +80,7 @@ async def test_commands_whose_answers_get_lost_take_effect_once(
     for event in await _events(pool, types.Assigned):
         assert event.generation_id in held | freed | ended, "assigned to nobody"
 
+    await check_objects(pool, pool.store)
     await pool.settle()
     await check_settled(pool)
     for paid in (types.Charged, types.Rewarded):
@@ -88,6 +91,12 @@ async def test_commands_whose_answers_get_lost_take_effect_once(
     undone = {event.request_id for event in await _events(pool, types.Cancelled | types.Expired)}
     for event in await _events(pool, types.Submitted):
         assert event.request_id in told | undone, "queued for nobody"
+    for _ in range(3):
+        await pool.pass_time(1300)
+        await pool.sweep()
+        await pool.settle()
+    assert await pool.store.keys() == []
+    pool.store.close()
 
 
 async def test_changes_of_accounts_whose_answers_get_lost_take_effect_once(
