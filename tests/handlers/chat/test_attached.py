@@ -87,22 +87,22 @@ def test_an_offloaded_body_has_the_images_inlined_and_is_as_large_as_was_told() 
 
 @spec("Messages offload", 4)
 @pytest.mark.parametrize(
-    "own",
+    ("own", "most"),
     [
-        attached([shows(image(), {"type": "text", "text": "word " * 2000})], (b"\xff\xd8",)),
-        attached([shows(image())], (random.Random(6).randbytes(100_000),)),
-        attached([{"role": "user", "content": "word " * 2000}], ()),
+        (attached([shows(image(), {"type": "text", "text": "word " * 2000})], (b"\xff",)), 0.1),
+        (attached([shows(image())], (random.Random(6).randbytes(100_000),)), 0.76),
+        (attached([{"role": "user", "content": "word " * 2000}], ()), 0.1),
     ],
     ids=["text", "image", "text alone"],
 )
-def test_a_body_is_compressed_where_that_is_smaller(own: Attached) -> None:
+def test_a_body_is_compressed_where_that_is_smaller(own: Attached, most: float) -> None:
     kept = Kept(len(own.images), True)
     small, again = (own._replace(compress=True).objects(REQUEST, kept)[-1] for _ in range(2))
     plain = own.objects(REQUEST, kept)[-1]
 
     assert (plain.encoding, small.encoding) == ("", "gzip")
     assert gzip.decompress(small.body) == plain.body
-    assert len(small.body) < 0.8 * len(plain.body)
+    assert len(small.body) < most * len(plain.body)
     assert again == small
 
 

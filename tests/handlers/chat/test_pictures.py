@@ -272,7 +272,7 @@ async def test_that_no_process_is_free_is_no_fault_of_an_image(studio: Studio) -
 
 
 async def test_all_images_have_to_arrive_within_one_time(studio: Studio) -> None:
-    """The first takes all of it, the second as long as it may."""
+    """The first takes all of it, and nothing is left for the second."""
     loop = asyncio.get_running_loop()
 
     async def dawdles() -> None:
@@ -280,7 +280,11 @@ async def test_all_images_have_to_arrive_within_one_time(studio: Studio) -> None
         while loop.time() < end:
             pass
 
-    studio.fetcher.meanwhile = {"1": dawdles, "2": asyncio.Event().wait}
+    async def breathes() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    studio.fetcher.meanwhile = {"1": dawdles, "2": breathes}
 
     said = await studio.refused(
         SourceImageUrlInvalid, url(1), data(3), url(2), url(3), fetch_seconds=0.01
@@ -421,6 +425,14 @@ def test_the_largest_request_fits_the_least_memory_that_may_be_set() -> None:
     assert share_of(sources, MAX_TOTAL_BYTES, 2 * MIB) <= 64 * MIB
     with pytest.raises(settings.SettingsError, match="HORDE_IMAGES_AT_ONCE_BYTES"):
         settings.load({"HORDE_IMAGES_AT_ONCE_BYTES": str(64 * MIB - 1)})
+
+
+def test_what_is_fetched_needs_memory_for_one_at_a_time() -> None:
+    held, fetched = sources_of(data(300)), sources_of(*[url(n) for n in range(3)])
+
+    assert share_of(held, 25 * MIB, 0) == 5 * MIB + len(data(300))
+    assert share_of(fetched, 25 * MIB, 0) == (15 + 5) * MIB + 3 * len(url(0))
+    assert share_of(fetched, 5 * MIB, 0) == (5 + 5) * MIB + 3 * len(url(0))
 
 
 def test_messages_alone_need_the_memory_of_their_own_object() -> None:

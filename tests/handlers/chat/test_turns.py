@@ -135,6 +135,20 @@ async def test_a_place_is_not_lost_with_who_goes_in_the_moment_of_its_turn() -> 
         assert at.inside == [{CAROL}]
 
 
+async def test_a_place_goes_to_the_next_where_who_was_first_goes_in_the_same_moment() -> None:
+    async with visits(1) as at:
+        first, second = await at.come(ALICE), await at.come(BOB)
+        await at.come(CAROL)
+
+        at._told[first].set()
+        second.cancel()
+        await at.rest()
+
+        await first
+        assert second.cancelled()
+        assert at.inside == [{CAROL}]
+
+
 async def test_who_needs_many_places_waits_until_so_many_are_free_and_nobody_passes_by() -> None:
     async with visits(4) as at:
         first, second = await at.come(ALICE, places=2), await at.come(ALICE)
