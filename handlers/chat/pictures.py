@@ -50,8 +50,8 @@ class Pictures:
     """Loads the images of requests.
 
     store          None: there is none, and nothing can be attached
-    at_once        bytes that the requests of this process may hold meanwhile; of one account half
-                   of them, or those of a single request
+    at_once        bytes that the requests of this process may hold meanwhile; of one account those
+                   of a single request, or as many as it leaves to others
     fetch_seconds  for all images of a request that are fetched
     wait_seconds   that a request waits for its part of the memory
     more_seconds   for all of its images to be normalised, beside those for fetching them
@@ -76,7 +76,7 @@ class Pictures:
         self._seconds = fetch_seconds + more_seconds
         self._offload = offload
         self._at_once = at_once
-        self._turns = Turns(at_once, waiting=at_once, seconds=wait_seconds, most=at_once // 2)
+        self._turns = Turns(at_once, waiting=at_once, seconds=wait_seconds, sparing=True)
 
     @asynccontextmanager
     async def loaded(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncIterator, Iterable, Set
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -16,7 +16,8 @@ class Crowded(Exception):
 class _Waiter(NamedTuple):
     parties: Set[int]
     places: int
-    turn: asyncio.Future[None]
+    turn: asyncio.Future[bool]
+    """True once it is in; false where it was sent away."""
 
 
 class Turns:
@@ -24,19 +25,23 @@ class Turns:
     ago; of several, to who came first. Who needs more of them than are free keeps them from others:
     it would wait for ever.
 
+    Where the line is full, who comes takes the place of who came last of the party that waits for
+    the most, if that is more than its own party does: two parties with half of the line each would
+    keep all others out.
+
     places   how many may be held at once
     waiting  how many may be waited for; of one party, half of them, or those of a single turn
     seconds  for which one waits at most
-    most     how many one party may hold, unless it is by a single turn; None: all of them
+    sparing  whether a party takes more than a single turn only while as many places stay free as it
+             has then: one party holds half of them at most, two a third each, and somebody else may
+             always come, where turns are long
     """
 
-    def __init__(
-        self, places: int, *, waiting: int, seconds: float, most: int | None = None
-    ) -> None:
+    def __init__(self, places: int, *, waiting: int, seconds: float, sparing: bool = False) -> None:
         self._free = places
         self._waiting = waiting
         self._seconds = seconds
-        self._most = places if most is None else most
+        self._sparing = sparing
         self._waiters: list[_Waiter] = []
         self._held: Counter[int] = Counter()
         self._turn = 0
@@ -49,9 +54,7 @@ class Turns:
         self._waiters.append(own)
         self._seat()
         if not own.turn.done():
-            if self._crowded(own):
-                self._waiters.remove(own)
-                raise Crowded
+            self._line_up(own)
             await self._wait(own)
         try:
             yield
@@ -61,27 +64,40 @@ class Turns:
     async def _wait(self, own: _Waiter) -> None:
         try:
             async with asyncio.timeout(self._seconds):
-                await own.turn
+                came = await own.turn
         except BaseException as error:
             if own in self._waiters:
                 self._waiters.remove(own)
                 self._seat()
-            else:  # its turn came in the very moment that it went
+            elif not own.turn.cancelled() and own.turn.result():
+                # Its turn came in the very moment that it went.
                 self._leave(own)
             if isinstance(error, TimeoutError):
                 raise Crowded from None
             raise
+        if not came:
+            raise Crowded
 
-    def _crowded(self, own: _Waiter) -> bool:
-        """Whether too many wait for it to wait, too."""
-        others = [each for each in self._waiters if each is not own]
-        return own.places + sum(each.places for each in others) > self._waiting or any(
+    def _line_up(self, own: _Waiter) -> None:
+        """Let it wait, last in line, in the place of others if need be. Raise Crowded."""
+        self._waiters.remove(own)
+        if any(
             waited and own.places + waited > self._waiting // 2
-            for waited in (
-                sum(each.places for each in others if party in each.parties)
-                for party in own.parties
-            )
-        )
+            for waited in map(_waited_for(self._waiters).__getitem__, own.parties)
+        ):
+            raise Crowded
+        line = [*self._waiters, own]
+        while sum(each.places for each in line) > self._waiting:
+            waited = _waited_for(line)
+            last = max(reversed(line), key=lambda each: _most(waited, each))
+            if _most(waited, last) <= _most(waited, own):
+                raise Crowded
+            line.remove(last)
+        for each in self._waiters:
+            if each not in line and not each.turn.done():
+                each.turn.set_result(False)
+        self._waiters = line
+        self._seat()  # for those behind who needs more than is free and was sent away
 
     def _seat(self) -> None:
         """Give free places to those whose turn it is."""
@@ -94,13 +110,16 @@ class Turns:
             self._held.update(dict.fromkeys(following.parties, following.places))
             self._turn += 1
             self._last.update(dict.fromkeys(following.parties, self._turn))
-            following.turn.set_result(None)
+            following.turn.set_result(True)
 
     def _may_hold(self, waiter: _Waiter) -> bool:
         """Whether it still waits, and its parties do not hold too much already."""
-        return not waiter.turn.done() and all(
-            not self._held[party] or self._held[party] + waiter.places <= self._most
-            for party in waiter.parties
+        return not waiter.turn.done() and not (
+            self._sparing
+            and any(
+                self._held[party] and self._held[party] + waiter.places > self._free - waiter.places
+                for party in waiter.parties
+            )
         )
 
     def _leave(self, own: _Waiter) -> None:
@@ -115,3 +134,16 @@ class Turns:
         """How much its parties had: places that they hold, and their last turn."""
         held = max((self._held[party] for party in waiter.parties), default=0)
         return held, max((self._last.get(party, 0) for party in waiter.parties), default=0)
+
+
+def _waited_for(waiters: Iterable[_Waiter]) -> Counter[int]:
+    """How many places each party waits for."""
+    waited: Counter[int] = Counter()
+    for each in waiters:
+        waited.update(dict.fromkeys(each.parties, each.places))
+    return waited
+
+
+def _most(waited: Counter[int], waiter: _Waiter) -> int:
+    """How many places the one of its parties waits for that waits for the most."""
+    return max((waited[party] for party in waiter.parties), default=waiter.places)

@@ -57,9 +57,9 @@ class Visits:
 
 @contextlib.asynccontextmanager
 async def visits(
-    places: int, *, waiting: int = 8, seconds: float = 60, most: int | None = None
+    places: int, *, waiting: int = 8, seconds: float = 60, sparing: bool = False
 ) -> AsyncIterator[Visits]:
-    opened = Visits(Turns(places, waiting=waiting, seconds=seconds, most=most))
+    opened = Visits(Turns(places, waiting=waiting, seconds=seconds, sparing=sparing))
     yield opened
     await opened.close()
 
@@ -104,8 +104,74 @@ async def test_one_party_fills_half_of_the_line_at_most() -> None:
                 await (await at.come(*parties))
         for _ in range(2):
             assert not (await at.come(CAROL)).done()
+
+
+async def test_in_a_full_line_who_waits_for_least_takes_the_last_place_of_who_waits_for_most() -> (
+    None
+):
+    async with visits(1, waiting=6) as at:
+        first = await at.come(ALICE)
+        hers = [await at.come(ALICE) for _ in range(3)]
+        his = [await at.come(BOB) for _ in range(3)]
+
+        for _ in range(2):
+            await at.come(CAROL)
+
+        for visit in (his[2], hers[2]):
+            with pytest.raises(Crowded):
+                await visit
+        for full in (ALICE, BOB, CAROL):
+            with pytest.raises(Crowded):
+                await (await at.come(full))
+        await at.go(first)
+        came = [*at.inside]
+        for _ in range(5):
+            await at.go(at.last)
+            came += at.inside
+        assert sorted(map(min, came)) == [ALICE, ALICE, BOB, BOB, CAROL, CAROL]
+
+
+async def test_nobody_is_sent_away_for_who_would_not_fit_still() -> None:
+    async with visits(4, waiting=6) as at:
+        await at.come(ALICE, places=4)
+        hers = [await at.come(ALICE, places=1) for _ in range(3)]
+        await at.come(BOB, places=3)
+
         with pytest.raises(Crowded):
-            await (await at.come())
+            await (await at.come(CAROL, places=4))
+
+        assert not any(visit.done() for visit in hers)
+
+
+async def test_who_is_sent_away_holds_up_nobody_behind() -> None:
+    async with visits(4, waiting=4) as at:
+        await at.come(ALICE, places=3)
+        large = await at.come(BOB, places=4)
+
+        await at.come(CAROL)
+
+        with pytest.raises(Crowded):
+            await large
+        assert at.inside == [{ALICE}, {CAROL}]
+
+
+async def test_who_goes_as_it_is_sent_away_leaves_no_place_behind() -> None:
+    async with visits(1, waiting=2) as at:
+        first = await at.come(ALICE)
+        second = await at.come(BOB, places=2)
+        third = asyncio.create_task(at._visit(frozenset({CAROL}), 1, asyncio.Event()))
+        await asyncio.sleep(0)  # it took the second's place, who has not moved yet
+        second.cancel()
+        await at.rest()
+        assert second.cancelled()
+        third.cancel()
+        await at.rest()
+
+        await at.go(first)
+        await at.come(ALICE)
+        await at.come(BOB)
+
+        assert at.inside == [{ALICE}]
 
 
 async def test_who_waits_too_long_goes_away_and_takes_no_place() -> None:
@@ -186,20 +252,22 @@ async def test_who_goes_unserved_makes_way_for_those_behind() -> None:
         assert at.inside == [{ALICE}, {CAROL}]
 
 
-async def test_one_party_holds_its_most_and_keeps_nobody_else_from_coming() -> None:
-    async with visits(4, most=2) as at:
+async def test_a_party_leaves_as_much_to_others_as_it_holds() -> None:
+    async with visits(6, sparing=True) as at:
         first = await at.come(ALICE)
-        await at.come(ALICE)
-        await at.come(ALICE)
-        await at.come(BOB)
-        assert at.inside == [{ALICE}, {ALICE}, {BOB}]
+        for party in (ALICE, ALICE, ALICE, BOB, BOB):
+            await at.come(party)
+        assert at.inside == [{ALICE}, {ALICE}, {ALICE}, {BOB}]
+
+        await at.come(CAROL)
+        assert at.inside == [{ALICE}, {ALICE}, {ALICE}, {BOB}, {CAROL}]
 
         await at.go(first)
-        assert at.inside == [{ALICE}, {BOB}, {ALICE}]
+        assert at.inside == [{ALICE}, {ALICE}, {BOB}, {CAROL}]
 
 
 async def test_a_single_turn_may_take_more_than_the_most_of_a_party() -> None:
-    async with visits(4, waiting=4, most=2) as at:
+    async with visits(4, waiting=4, sparing=True) as at:
         first = await at.come(ALICE, places=4)
         await at.come(BOB, places=3)  # more than half of the line, and its only one
         assert at.inside == [{ALICE}]
