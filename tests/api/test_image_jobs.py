@@ -20,6 +20,7 @@ import pytest
 
 from events.types import Demand
 from handlers import submit
+from handlers.accounts import open_account
 from handlers.chat import delivery
 from handlers.chat.attached import Attached
 from handlers.chat.body import Message
@@ -31,7 +32,7 @@ from hordechat.embedded import s3
 from hordechat.process import Service
 from tests.api.asgi_client import Call
 from tests.api.gallery import TEXT, Gallery, opened_gallery, part
-from tests.api.site import BODY, MODEL, POP
+from tests.api.site import BODY, MODEL, POP, SECRET
 from tests.e2e.conftest import Server
 from tests.proxy import Proxy
 from tests.spec import spec
@@ -212,6 +213,22 @@ async def test_no_other_worker_is_offered_images(gallery: Gallery) -> None:
     ):
         answer = (await gallery.site.pop(**SEES | declared)).json()
         assert (answer["id"], answer["skipped"]) == (None, {reason: 1})
+
+
+async def test_images_that_no_worker_sees_do_not_lengthen_the_wait_of_others(
+    gallery: Gallery,
+) -> None:
+    """C-107: they would be 307 seconds of work, with which no more than 512 tokens were free."""
+    site = gallery.site
+    _, poor = await open_account(site.parts.log, SECRET, "poor")
+    for _ in range(6):
+        await queued(gallery, [{"role": "user", "content": [part("")]}], JPEGS[:1])
+
+    plain = await site.queued(max_tokens=100)
+    await site.project()
+
+    assert (await site.status(plain)).json()["wait_time"] == 10
+    assert (await site.submit(poor, max_tokens=1000)).status_code == 202
 
 
 async def test_of_several_jobs_that_a_worker_asks_for_one_with_images_is_the_only_one(

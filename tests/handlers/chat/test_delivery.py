@@ -319,6 +319,10 @@ async def test_images_that_are_read_take_room_until_they_were_sent(
     third = await _submit(pool, store)
     assert await _hand_out(pool, delivered, third) is not None
 
+    roomy = Delivery(log, pool.limits, store, at_once=once + sum(map(len, IMAGES)))
+    assert await _hand_out(pool, roomy, await _submit(pool, store)) is not None
+    assert roomy.serves(reading=True)
+
 
 async def test_what_was_taken_by_another_takes_no_room(log: Log, pool: Pool, store: Store) -> None:
     delivered = Delivery(log, pool.limits, store, at_once=MAX_TOTAL_BYTES)
