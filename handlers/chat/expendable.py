@@ -47,6 +47,7 @@ def confine(memory: int, niceness: int) -> None:
     """Give up what such a process does not need. `memory`: bytes of address space."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with its parent, whose calls go on
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # that was killed: nobody reads an answer
     os.nice(niceness)  # whoever pops or posts meanwhile comes first
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
@@ -56,7 +57,7 @@ def serve(judge: Judge, questions: IO[bytes], answers: IO[bytes], seconds: float
     """Answer until there are no more questions. One that takes more than so many seconds of CPU
     ends the process, whether or not anybody still waits for it."""
     _say(answers, Answer(""))
-    while head := questions.read(HEAD.size):
+    while len(head := questions.read(HEAD.size)) == HEAD.size:
         first, second = HEAD.unpack(head)
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
