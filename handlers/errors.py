@@ -484,7 +484,7 @@ class ChatAdmissionDisabled(Unserved):
 
 
 class ChatImageStorageUnavailable(Unserved):
-    """The request's images cannot be stored right now.
+    """The request's images, or its large messages, cannot be stored right now.
 
     Nothing was queued or charged.
     """

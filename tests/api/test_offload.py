@@ -176,6 +176,7 @@ async def test_a_store_failure_leaves_nothing_of_messages_either(
                 503,
                 "ChatImageStorageUnavailable",
             )
+            assert "large messages" in answer.json()["message"]
 
         assert await balance(site) == before
         assert (await site.submit()).status_code == 202  # small enough to need none
