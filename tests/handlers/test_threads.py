@@ -76,10 +76,10 @@ async def test_a_call_that_was_taken_back_is_not_begun_and_holds_nothing(threads
 
 async def test_what_waits_is_told_that_it_is_over() -> None:
     threads = Threads(1, waiting=1, name="test")
-    gate = threading.Event()
-    under_way = asyncio.ensure_future(threads.run(lambda: gate.wait(5)))
+    begun, gate = threading.Event(), threading.Event()
+    under_way = asyncio.ensure_future(threads.run(lambda: begun.set() or gate.wait(20)))
     waiting = asyncio.ensure_future(threads.run(lambda: None))
-    await asyncio.sleep(0)
+    await asyncio.to_thread(begun.wait, 20)
 
     threads.close()
 
