@@ -27,7 +27,7 @@ from handlers.chat.images import MAX_TOTAL_BYTES
 from handlers.decoy import Decoys
 from handlers.log import Log
 from handlers.objects import image_key, messages_key
-from handlers.store import Place, Store
+from handlers.store import ObjectMissing, Place, Store
 from hordechat.datadir import free_port
 from hordechat.embedded import s3
 from tests.e2e.conftest import Server
@@ -294,6 +294,19 @@ async def test_without_a_store_no_job_with_images_is_assigned(
 # memory
 
 
+@pytest.mark.parametrize("spare", [0, -1])
+async def test_what_images_take_is_known_once_they_were_read(
+    log: Log, pool: Pool, store: Store, spare: int
+) -> None:
+    at_once = MAX_TOTAL_BYTES + sum(map(len, IMAGES)) + spare
+    delivered = Delivery(log, pool.limits, store, at_once=at_once)
+    request_id = await _submit(pool, store)
+
+    assert await _hand_out(pool, delivered, request_id) is not None
+
+    assert delivered.serves(reading=True) == (spare == 0)
+
+
 async def test_images_that_are_read_take_room_until_they_were_sent(
     log: Log, pool: Pool, store: Store
 ) -> None:
@@ -478,6 +491,28 @@ async def test_a_request_whose_image_is_lost_ends_without_blame(
     await pool.settle()
     assert "worker-aborted" not in await pool.words()
     assert delivered.serves(reading=True)
+
+
+async def test_images_beside_one_that_is_lost_are_read_no_further(
+    log: Log, pool: Pool, place: Place
+) -> None:
+    class Hanging(Store):
+        async def get(self, key: str) -> bytes:
+            if key == image_key(request_id, 0):
+                raise ObjectMissing(key)
+            await asyncio.Event().wait()
+            return b""
+
+    store = Hanging(place)
+    request_id = await _submit(pool, store)
+    delivered = Delivery(log, pool.limits, store)
+    before = asyncio.all_tasks()
+
+    assert await _hand_out(pool, delivered, request_id) is None
+
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+    store.close()
 
 
 async def test_of_a_request_that_was_cancelled_meanwhile_nothing_is_lost(
