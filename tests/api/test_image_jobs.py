@@ -359,6 +359,7 @@ async def test_a_job_whose_worker_leaves_while_its_images_are_read_is_given_back
     proxy.flow()
 
     await told(gallery, request_id, "returned")
+    assert gallery.site.parts.delivery._memory.left == delivery.AT_ONCE_BYTES
     await gallery.site.project()
     assert not gone.answered
     assert len(urls((await gallery.site.popped(**SEES))["payload"]["messages"])) == 3
