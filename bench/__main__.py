@@ -32,6 +32,10 @@ WAITING = 2000
 SETTLE = 5.0
 """Seconds in which so many pops arrive, and what their workers declared is projected."""
 POSTS = 900  # of a generation; the service allows 1000
+SHOWING = 2
+"""Clients that show images, one request after the other: as many as a web process has processes for
+them."""
+SEEN_POPS = 100.0  # a second
 
 
 class Round:
@@ -110,6 +114,18 @@ class Round:
             )
         self.take(report.WAITING, horde, kind="waiting", workers=WAITING, settle=SETTLE)
 
+    def of_images(self, horde: Target) -> None:
+        """Pops while requests of twenty images stream in and out, and while none does."""
+        for name, clients in ((report.UNSHOWN, 0), (report.SHOWN, SHOWING)):
+            self.take(
+                name,
+                horde,
+                kind="shown",
+                clients=clients,
+                rate=SEEN_POPS,
+                connections=CONNECTIONS,
+            )
+
 
 @click.command()
 @click.option("--rounds", type=click.IntRange(1, 50), default=3, show_default=True)
@@ -154,6 +170,8 @@ def main(rounds: int, seconds: float, queue: int, file: Path) -> None:
         with folder() as where, contextlib.closing(Generator(core)) as generator:
             with ceilings(where) as (hello, store), service(where / "jobs") as horde:
                 each(lambda one: one.of_jobs((hello, store, horde)), generator)
+            with service(where / "images") as horde:
+                each(lambda one: one.of_images(horde), generator)
             # A service of its own: what one kind of load leaves would weigh on the other.
             with service(where / "queues") as horde:
                 report.note(f"{len(queued.KINDS)} queues of {queue:,}", heading=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 import uvloop
 
+from bench import gallery
 from bench.wire import Answer, Closed, Connection, open_connection, request
 
 _WAIT = {"Prefer": "wait=20"}
@@ -106,6 +108,16 @@ class Rig:
         }
         return self.body("/v2/generate/chat/async", "client_key", content)
 
+    def show(self) -> bytes:
+        """A chat request of as many images as there may be."""
+        content = {
+            "model": self.task["model"],
+            "messages": gallery.messages(),
+            "max_tokens": 64,
+            "horde": {"max_context_length": _ROOM},
+        }
+        return self.body("/v2/generate/chat/async", "client_key", content)
+
     def pop(
         self,
         number: int,
@@ -113,8 +125,10 @@ class Rig:
         *,
         owner: str = "worker",
         limit: int = 1024,
+        sees: bool = False,
     ) -> bytes:
-        """The pop of one worker, which makes `limit` tokens at most."""
+        """The pop of one worker, which makes `limit` tokens at most; one that sees has its images
+        read for it."""
         content = {
             "name": f"{owner}-{number}",
             "models": [self.task["model"]],
@@ -122,8 +136,9 @@ class Rig:
             "chat_jobs": True,
             "prompt_jobs": False,
             "model_id": self.task["model"],
-            "chat_limits": {"max_context_length": 8192, "max_length": limit},
-            "chat_features": ["prompt_overflow_refused"],
+            "chat_limits": {"max_context_length": _ROOM if sees else 8192, "max_length": limit},
+            "chat_features": ["prompt_overflow_refused", *(["vision"] if sees else [])],
+            "image_transports": ["base64"] if sees else [],
         }
         return self.body("/v2/generate/text/pop", f"{owner}_key", content, headers)
 
@@ -362,6 +377,63 @@ async def _submitted_one(rig: Rig, connection: Connection) -> None:
         pass
 
 
+async def shown(rig: Rig) -> dict[str, Any]:
+    """Pops at a fixed rate, of workers that see nothing, while `clients` show images, each one
+    request after the other, and as many workers that see are handed them.
+
+    Without a client the same of an idle service.
+    """
+    count = rig.task["clients"]
+    idle, (first,) = await rig.connect(rig.task["connections"]), await rig.connect(1)
+    clients, seers = await rig.connect(count), await rig.connect(count)
+    show, pop, counts = rig.show(), rig.pop(0), {"accepted": 0, "refused": 0, "served": 0}
+    expect(await first.send(rig.pop(100, sees=True)), 200)
+    expect(await first.send(pop), 200)
+    if count:
+        expect(await _submitted(rig, first, show), 202)
+    window = rig.start()
+
+    async def client(connection: Connection) -> None:
+        while window.open():
+            accepted = (await connection.send(show)).status == 202
+            counts["accepted" if accepted else "refused"] += 1
+            if not accepted:
+                await asyncio.sleep(_TOO_MUCH)
+
+    async def seer(connection: Connection, number: int) -> None:
+        while window.open():
+            job = (await connection.send(rig.pop(100 + number, _SHORT, sees=True))).body
+            if found := _ID.search(job, len(job) - _TAIL if len(job) > _TAIL else 0):
+                expect(await connection.send(rig.reply(found[1].decode())), 200)
+                counts["served"] += 1
+
+    async def one() -> None:
+        connection = idle.pop() if idle else (await rig.connect(1))[0]
+        started = monotonic()
+        expect(await connection.send(pop), 200)
+        window.count(started)
+        idle.append(connection)
+
+    await asyncio.gather(
+        arrivals(rig, rig.task["rate"], one),
+        *map(client, clients),
+        *(seer(each, number) for number, each in enumerate(seers)),
+    )
+    if count and not (counts["accepted"] and counts["served"]):
+        raise Failed(f"images did not stream in, and out: {counts}")
+    return counts
+
+
+_ROOM = 16384
+"""Tokens of context. Each image takes 512."""
+_ID = re.compile(rb'"id":"([0-9a-f-]{36})"')
+_TAIL = 2000
+"""Bytes of a job behind its payload and more: to decode it all would hold up what is measured."""
+_TOO_MUCH = 0.1
+"""Seconds after which a client comes again that was refused."""
+_SHORT = {"Prefer": "wait=1"}
+
+
 async def reach(rig: Rig) -> dict[str, Any]:
     """Pops of a newcomer's workers in a long queue, each for a request that was just submitted.
 
@@ -446,6 +518,7 @@ _KINDS = {
     "paced": paced,
     "progress": progress,
     "cycle": cycle,
+    "shown": shown,
     "reach": reach,
     "waiting": waiting,
 }

@@ -19,6 +19,7 @@ CYCLE_ROLES = (
 )
 """Whose CPU is the cost of a job. `up` (it passes log lines on) is shown beside it."""
 
+UNSHOWN, SHOWN = "pop, no images", "pop, images stream in"
 WAITING = "waiting pops"
 """Its load does nothing: there is no operation that its CPU could be told of."""
 
@@ -32,6 +33,8 @@ _MOST_OUT_OF_REACH = 3.0
 _MOST_TOO_LONG = 10.0
 _MOST_WAITING_CORE = 0.05
 _MOST_IMAGE = 1.1
+_MOST_SHOWN = 8.0
+_AIM_SHOWN = 3.0
 _PLAIN_WIDTH = 150  # of output that goes to no terminal
 _console = Console(highlight=False)
 if not _console.is_terminal:
@@ -122,6 +125,7 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
     reach = {
         kind: lines[f"pop, {kind}"]["p99_ms"] / near for kind in queued.KINDS if kind != queued.NEAR
     }
+    shown = lines[SHOWN]["p99_ms"] / lines[UNSHOWN]["p99_ms"]
     waiting = results[WAITING]
     idle = statistics.median(one.cpu["web"] / one.seconds for one in waiting)
     targets = [
@@ -156,6 +160,11 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
             )
             for kind, ratio in reach.items()
         ),
+        _target(
+            f"pop while requests of 20 images stream in: p99, × without them (aim {_AIM_SHOWN:g})",
+            shown,
+            most=_MOST_SHOWN,
+        ),
         _target("waiting pops: cores of the web process", idle, most=_MOST_WAITING_CORE),
         _target(
             "waiting pops: most that one new job went to",
@@ -175,6 +184,10 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
         "hand_over": hand_over,
         "hand_over_sent_over_store_p50": hand_over["sent_p50_ms"] / post,
         "aim_cpu_over_hello": _AIM_CPU,
+        "shown": {
+            name: sum(one.more[name] for one in results[SHOWN])
+            for name in ("accepted", "refused", "served")
+        },
         "waiting_cores": {
             role: statistics.median(one.cpu.get(role, 0.0) / one.seconds for one in waiting)
             for role in CYCLE_ROLES
@@ -221,6 +234,8 @@ def show(summary: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         "images: CPU for a megapixel: "
         + ", ".join(f"{name} {cost:.1f} ms" for name, cost in megapixel.items())
     )
+    streamed = ", ".join(f"{name} {count}" for name, count in summary["shown"].items())
+    _console.print(f"requests of 20 images: {streamed}")
     each = summary["figures"][spot.ANONYMOUS]["cpu_us_by_role"]["valkey"]
     _console.print(
         "admissions of one account are bounded by the scripts of one Valkey, that of its "

@@ -23,7 +23,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._buffer = b""
+        self._parts: list[bytes] = []
+        self._missing = 0  # bytes of the body; 0 while the head is not whole
+        self._status = 0
         self._answer: asyncio.Future[Answer] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -36,20 +38,23 @@ class Connection(asyncio.Protocol):
             self._answer.set_exception(Closed(str(exc)))
 
     def data_received(self, data: bytes) -> None:
-        """Complete the answer once it is whole."""
-        buffer = self._buffer + data if self._buffer else data
-        head, found, body = buffer.partition(b"\r\n\r\n")
-        if found:
-            lower = head.lower()
-            at = lower.find(b"content-length:")
-            if at >= 0:
-                length = int(lower[at + 15 :].split(b"\r\n", 1)[0])
-                if len(body) >= length:
-                    self._buffer = b""
-                    if self._answer is not None and not self._answer.done():
-                        self._answer.set_result(Answer(int(head[9:12]), body))
-                    return
-        self._buffer = buffer
+        """Complete the answer once it is whole. Large ones are put together once."""
+        if self._missing:
+            self._parts.append(data)
+            self._missing -= len(data)
+        else:
+            head, found, body = b"".join([*self._parts, data]).partition(b"\r\n\r\n")
+            at = head.lower().find(b"content-length:") if found else -1
+            if at < 0:
+                self._parts.append(data)
+                return
+            self._status = int(head[9:12])
+            self._parts = [body]
+            self._missing = int(head[at + 15 :].split(b"\r\n", 1)[0]) - len(body)
+        if self._missing <= 0:
+            whole, self._parts, self._missing = b"".join(self._parts), [], 0
+            if self._answer is not None and not self._answer.done():
+                self._answer.set_result(Answer(self._status, whole))
 
     async def send(self, request: bytes) -> Answer:
         """Send one request and wait for its answer; raise Closed."""
