@@ -6,12 +6,17 @@ from pathlib import Path
 
 from hordechat.process import Command, Service, bare_environment
 
+UPLOADS = "*/.tmp.*"
+"""Files of uploads that the store was at when it was killed: it would list them as objects."""
+
 
 def service(directory: Path, port: int, *, access_key: str, secret_key: str) -> Service:
     """Describe an S3 store on loopback that keeps its buckets in `directory`."""
 
     def prepare() -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
+        for unfinished in directory.glob(UPLOADS):
+            unfinished.unlink(missing_ok=True)
 
     def probe() -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)

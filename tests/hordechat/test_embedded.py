@@ -302,6 +302,7 @@ def test_an_ordinary_user_can_run_them_all(tmp_path):
 
 
 def test_the_store_keeps_objects_and_refuses_strangers(tmp_path):
+    """What it was in the middle of when it was killed is no object."""
     port = free_port()
     keys = {"access_key": "a" * 20, "secret_key": "b" * 40}
     service = s3.service(tmp_path / "s3", port, **keys)
@@ -313,11 +314,13 @@ def test_the_store_keeps_objects_and_refuses_strangers(tmp_path):
     with running(service, tmp_path / "log"):
         client.make_bucket("images")
         client.fput_object("images", "one", str(_file(tmp_path)))
+    (tmp_path / "s3/images/.tmp.0123456789abcdef").write_bytes(b"half of an upload")
     with running(service, tmp_path / "log"):
         answer = client.get_object("images", "one")
         assert answer.read() == b"bytes"
         answer.close()
         answer.release_conn()
+        assert [each.object_name for each in client.list_objects("images")] == ["one"]
         with pytest.raises(minio.error.S3Error):
             stranger.list_buckets()
     for each in (client, stranger):
