@@ -8,7 +8,7 @@ import contextlib
 import os
 import resource
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,7 @@ async def pool() -> AsyncIterator[ImagePool]:
 @pytest.fixture
 async def hasty() -> AsyncIterator[ImagePool]:
     """One process, which is there, and may take SECONDS of CPU for an image."""
-    opened = ImagePool(seconds=SECONDS, processes=1, patience=50)
+    opened = ImagePool(seconds=SECONDS, processes=1, patience=300)
     await opened.normalise(drawn(8, 8))
     yield opened
     await opened.close()
@@ -200,10 +200,11 @@ async def test_what_is_small_and_decodes_to_much_stays_within_bounds(pool: Image
     assert _memory("self", "VmRSS") - ours < 16 * MIB
 
 
+@pytest.mark.parametrize("dearest", [moving, lambda: plain(MOST * MOST, 1)], ids=["webp", "row"])
 async def test_the_dearest_image_that_is_accepted_takes_less_than_its_process_may(
-    pool: ImagePool,
+    pool: ImagePool, dearest: Callable[[], bytes]
 ) -> None:
-    assert await pool.normalise(moving())
+    assert await pool.normalise(dearest())
 
     assert _memory(pid(pool), "VmPeak") < 0.8 * image_pool.MEMORY_BYTES
 
