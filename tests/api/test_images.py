@@ -446,7 +446,8 @@ async def test_of_a_body_with_images_nothing_stays_but_what_is_still_to_be_done(
     )
     app = create_app(msgspec.structs.replace(parts, pictures=pictures))
     body = json.dumps(BODY | {"messages": shown(*[padded(MIB)] * 5)}).encode()
-    call = Call(app, "POST", CHAT, {"apikey": gallery.site.client_key})
+    headers = {"apikey": gallery.site.client_key, "content-length": str(len(body))}
+    call = Call(app, "POST", CHAT, headers)
     tracemalloc.start()
     try:
         await call.start(body).ended()
