@@ -147,8 +147,12 @@ def create_app(parts: Parts) -> App:
     )
     # Clients and workers do not wait for each other's large bodies. The loop is one.
     pace = Pace()
-    asked = {"bodies": Bodies(seconds=parts.body_seconds, pace=pace)}
-    worked = {"bodies": Bodies(seconds=parts.body_seconds, pace=pace)}
+
+    def address(req: falcon.asgi.Request) -> str:
+        return parts.callers.caller(req).address
+
+    asked = {"bodies": Bodies(address, seconds=parts.body_seconds, pace=pace)}
+    worked = {"bodies": Bodies(address, seconds=parts.body_seconds, pace=pace)}
     app.add_route(
         "/v2/generate/chat/async",
         ChatAsync(
@@ -233,7 +237,7 @@ def create_app(parts: Parts) -> App:
         Submit(log, limits, accounts, parts.schemas, parts.reference, tariff, **worked),
     )
     app.add_route("/v2/generate/text/progress", Progress(log, limits, accounts, **worked))
-    operated = {"bodies": Bodies(seconds=parts.body_seconds, pace=pace)}
+    operated = {"bodies": Bodies(address, seconds=parts.body_seconds, pace=pace)}
     app.add_route(
         "/v2/status/modes",
         ModesRoute(log, limits, accounts, parts.modes, admins=parts.admins, **operated),
@@ -254,7 +258,7 @@ def create_app(parts: Parts) -> App:
             accounts,
             parts.gate.settled,
             secret=parts.secret,
-            bodies=Bodies(seconds=parts.body_seconds, pace=pace),
+            bodies=Bodies(address, seconds=parts.body_seconds, pace=pace),
         ),
     )
     people = People(log, limits, parts.database)

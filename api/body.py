@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from ipaddress import ip_address
 
 import falcon.asgi
 
 from api import disconnect
 from api.pace import Pace, heavy
+from handlers.chat.turns import Crowded, Turns
 from handlers.errors import BadRequest, RequestTimeout, RequestTooLarge
 
 FIRST_BYTES = 2**20
 AT_ONCE_BYTES = 128 * 2**20
 """Of bodies beyond their first part, in one process. Above the largest cap, or none would pass."""
+WAITING = 16
+"""Times as many bytes as are read at once may be waited for: who waits has sent a first part."""
 STALL_BYTES = 2**18
 STALL_SECONDS = 5.0
 """Whose turn it is sends so many bytes within so long: 0.4 Mbit/s."""
 BODY_SECONDS = 60.0
 """All of a body has to arrive within this. At its cap that is 5 Mbit/s."""
 
+_NEIGHBOURS = 64
+"""Bits of an IPv6 address that one caller has many of."""
 _DRAIN_BYTES = 64 * 2**20
 _DRAIN_SECONDS = 3.0
 _DRAIN_CHUNK = 2**18
+
+
+Turn = AbstractAsyncContextManager[None]
 
 
 class Bodies:
@@ -31,22 +41,26 @@ class Bodies:
     A body costs a few times its size while it is read and taken apart, so many at once would cost
     memory without bound. The first part of each is read at once, which is all that most have, and
     all that a client gets who trickles. Which are taken apart when is a matter of `pace`.
+
+    Turns are fair between addresses: nobody has shown a key yet, and a few who send slowly from one
+    place would keep everybody's images out.
     """
 
     def __init__(
         self,
+        address: Callable[[falcon.asgi.Request], str],
         *,
         seconds: float = BODY_SECONDS,
         at_once: int = AT_ONCE_BYTES,
         first: int = FIRST_BYTES,
         pace: Pace | None = None,
     ) -> None:
-        """`pace` may be shared: it is of the whole process."""
+        """`address`: where a call comes from. `pace` may be shared: it is of the whole process."""
+        self._address = address
         self._seconds = seconds
         self._pace = pace or Pace()
         self._first = first
-        self._left = at_once
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._turns = Turns(at_once, waiting=WAITING * at_once, seconds=seconds, sparing=True)
 
     def read(self, req: falcon.asgi.Request, most: int) -> Reading:
         """The whole body, at most `most` bytes of it, for as long as it is taken apart.
@@ -58,30 +72,30 @@ class Bodies:
         """
         return Reading(self, req, most)
 
-    async def take(self, req: falcon.asgi.Request, most: int) -> tuple[bytes, int]:
-        """The body, and how much of what may be read at once it holds until `give_way`."""
+    async def take(self, req: falcon.asgi.Request, most: int) -> tuple[bytes, Turn | None]:
+        """The body, and its turn, if it has one, until `give_way`."""
         declared = req.content_length
         if declared is not None and declared > most:
             await _drain(req)
             raise _too_large(most)
         if disconnect.complete(req.scope) and (declared or 0) <= self._first:
-            return _whole(req, await req.stream.read(most + 1), most), 0
-        size = 0
+            return _whole(req, await req.stream.read(most + 1), most), None
+        turn: Turn | None = None
         try:
             async with asyncio.timeout(self._seconds):
                 raw = await req.stream.read(min(self._first, most + 1))
                 if len(raw) == self._first and not req.stream.eof:
-                    size = await self._turn(most if declared is None else declared)
+                    turn = await self._turn(req, most if declared is None else declared)
                     raw = await _steadily(req, raw, most + 1)
             await _refuse_more(req, raw, most)
-            return _whole(req, raw, most), size
+            return _whole(req, raw, most), turn
         except TimeoutError:
-            self.give_way(size)
+            await self.give_way(turn)
             raise RequestTimeout(
                 f"The body did not arrive within {self._seconds:g} seconds."
             ) from None
         except BaseException:
-            self.give_way(size)
+            await self.give_way(turn)
             raise
 
     async def enter(self, raw: bytes) -> Pace | None:
@@ -92,35 +106,25 @@ class Bodies:
             async with asyncio.timeout(self._seconds):
                 await self._pace.enter()
         except TimeoutError:
-            raise RequestTimeout(
-                f"It was not this body's turn within {self._seconds:g} seconds."
-            ) from None
+            raise self._overdue() from None
         return self._pace
 
-    async def _turn(self, size: int) -> int:
-        """Wait, in line, until so much may be read; return it, to be given back."""
-        if self._waiting or size > self._left:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((size, turn))
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self.give_way(size)
-                else:
-                    self._waiting.remove((size, turn))
-                raise
-        else:
-            self._left -= size
-        return size
-
-    def give_way(self, size: int) -> None:
+    async def give_way(self, turn: Turn | None) -> None:
         """Let as much be read by others."""
-        self._left += size
-        while self._waiting and self._waiting[0][0] <= self._left:
-            taken, turn = self._waiting.popleft()
-            self._left -= taken
-            turn.set_result(None)
+        if turn is not None:
+            await turn.__aexit__(None, None, None)
+
+    async def _turn(self, req: falcon.asgi.Request, size: int) -> Turn:
+        """Wait until so much may be read. Raise RequestTimeout."""
+        turn = self._turns.turn({_party(self._address(req))}, size)
+        try:
+            await turn.__aenter__()
+        except Crowded:
+            raise self._overdue() from None
+        return turn
+
+    def _overdue(self) -> RequestTimeout:
+        return RequestTimeout(f"It was not this body's turn within {self._seconds:g} seconds.")
 
 
 class Reading:
@@ -130,25 +134,31 @@ class Reading:
         self._bodies = bodies
         self._req = req
         self._most = most
-        self._size = 0
+        self._turn: Turn | None = None
         self._pace: Pace | None = None
 
     async def __aenter__(self) -> bytes:
-        raw, self._size = await self._bodies.take(self._req, self._most)
+        raw, self._turn = await self._bodies.take(self._req, self._most)
         try:
             self._pace = await self._bodies.enter(raw)
         except BaseException:
-            self._bodies.give_way(self._size)
+            await self._bodies.give_way(self._turn)
             raise
         return raw
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pace is not None:
             self._pace.leave()
-        if self._size:
-            self._bodies.give_way(self._size)
+        if self._turn is not None:
+            await self._bodies.give_way(self._turn)
             if kind is None:
                 self._req.context.raw = b""  # what is not accounted for is not to stay
+
+
+def _party(address: str) -> int:
+    """Whoever has this address, as a number. Who has one of IPv6 has its neighbours, too."""
+    parsed = ip_address(address)
+    return int(parsed) if parsed.version == 4 else int(parsed) >> _NEIGHBOURS  # noqa: PLR2004
 
 
 async def _steadily(req: falcon.asgi.Request, first: bytes, most: int) -> bytes:

@@ -16,11 +16,16 @@ from tests.api.asgi_client import Call
 MOST = 100
 
 
+def peer(req: falcon.asgi.Request) -> str:
+    """Where a call comes from."""
+    return str(req.scope["client"][0])
+
+
 class Echo:
     """Answers with the size of what it got."""
 
     def __init__(self) -> None:
-        self.bodies = Bodies(seconds=0.2, at_once=MOST, first=10)
+        self.bodies = Bodies(peer, seconds=0.2, at_once=MOST, first=10)
         self.go = asyncio.Event()
         self.go.set()
         self.reading = 0
@@ -129,14 +134,14 @@ async def test_large_bodies_take_turns_and_small_ones_pass_them() -> None:
     large = [call(app, content_length="60").start(b"x" * 60) for _ in range(3)]
     small = call(app, content_length="10").start(b"x" * 10)
     async with asyncio.timeout(5):
-        while len(echo.bodies._waiting) < 2 or echo.reading < 2:
+        while len(echo.bodies._turns._waiters) < 2 or echo.reading < 2:
             await asyncio.sleep(0.001)
     echo.go.set()
 
     for each in (*large, small):
         await each.ended()
         assert each.status == 200
-    assert echo.bodies._left == MOST
+    assert echo.bodies._turns._free == MOST
 
 
 async def test_who_waits_for_a_turn_too_long_or_leaves_holds_up_nobody() -> None:
@@ -156,5 +161,29 @@ async def test_who_waits_for_a_turn_too_long_or_leaves_holds_up_nobody() -> None
     assert (late.status, late.json["rc"]) == (408, "RequestTimeout")
     echo.go.set()
     await first.ended()
-    assert echo.bodies._left == MOST
-    assert not echo.bodies._waiting
+    assert echo.bodies._turns._free == MOST
+    assert not echo.bodies._turns._waiters
+
+
+async def test_slow_bodies_from_one_place_do_not_keep_another_s_from_coming() -> None:
+    echo = Echo()
+    app = falcon.asgi.App()
+    api.errors.install(app)
+    app.add_route("/", echo)
+    places = ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:0:0:3"]  # one caller has them all
+    slow = [call(app, content_length="40") for _ in range(6)]
+    for at, each in enumerate(slow):
+        each.scope["client"] = (places[at % 3], 1)
+        each.start(None).send(b"x" * 20, more=True)
+    async with asyncio.timeout(5):
+        while len(echo.bodies._turns._waiters) < 5:
+            await asyncio.sleep(0.001)
+
+    other = call(app, content_length="60").start(b"x" * 60)
+    await other.ended()
+
+    assert (other.status, other.json) == (200, 60)
+    for each in slow:
+        await each.ended()
+        assert each.status == 408
+    assert echo.bodies._turns._free == MOST

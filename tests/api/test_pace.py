@@ -13,6 +13,7 @@ import api.errors
 from api.body import Bodies
 from api.pace import HEAVY_BYTES, HEAVY_MARKS, LIGHT_BYTES, Pace, heavy
 from tests.api.asgi_client import Call
+from tests.api.test_body import peer
 
 STEP = 0.02
 HEAVY = b"[" + b"1," * HEAVY_MARKS + b"1]"
@@ -24,7 +25,7 @@ class Slow:
     def __init__(self) -> None:
         self.steps: list[tuple[float, float]] = []
         self.pace = Pace()
-        self.bodies = Bodies(pace=self.pace)
+        self.bodies = Bodies(peer, pace=self.pace)
 
     async def on_post(self, req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
         now = asyncio.get_running_loop().time
@@ -85,14 +86,14 @@ async def test_a_light_body_passes_the_heavy_ones_that_wait() -> None:
 
 async def test_who_waits_too_long_is_told_and_holds_up_nobody() -> None:
     route = Slow()
-    route.bodies = Bodies(seconds=0.05, pace=route.pace)
+    route.bodies = Bodies(peer, seconds=0.05, pace=route.pace)
     app = app_of(route)
     await route.pace.enter()
 
     refused = call(app, HEAVY)
     await refused.ended()
     route.pace.leave()
-    route.bodies = Bodies(pace=route.pace)
+    route.bodies = Bodies(peer, pace=route.pace)
     answered = call(app, HEAVY)
     await answered.ended()
 
