@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from handlers.chat.images import MAX_URL_CHARACTERS
@@ -218,6 +218,7 @@ URLS = st.one_of(
 )
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(url=URLS, location=URLS)
 @example(url="http://a", location="http://[")
 @example(url="http://a:1/", location="é" * MAX_URL_CHARACTERS)
