@@ -136,7 +136,8 @@ async def submit(
 
     What is attached to it goes into `store` in between, under the id that was admitted. Raise as
     `admit` does; OperationKeyConflict, AdmissionLost past the admission's deadline,
-    RedisUnavailable; ChatImageStorageUnavailable, and the admission is given up at once.
+    RedisUnavailable; ChatImageStorageUnavailable, and the admission is given up at once, as where
+    it is cancelled meanwhile and has no operation key.
 
     A submit without an operation key whose fate is unknown is followed up behind the caller's back
     and undone: its client was told to try again. One with a key is left as it is: the same try
@@ -172,6 +173,10 @@ async def submit(
             await _keep(log, store, new.attached, admission, kept)
         except ChatImageStorageUnavailable:
             await _forgo(log, limits, account.id, admission, _key(new), kept)
+            raise
+        except asyncio.CancelledError:
+            if new.operation is None:  # else its client may come again, and carry on
+                log.later(_forgo(log, limits, account.id, admission, "", kept))
             raise
         new = new._replace(content=new.content | {"messages": new.attached.stored(request_id)})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from handlers import objects
 from handlers.objects import Kept
 from handlers.replay import keys_of
 from handlers.store import Store
@@ -70,12 +71,14 @@ async def check_settled(pool: Pool) -> None:
 async def check_objects(pool: Pool, store: Store) -> None:
     """Every object is named by an open admission, a request, its tombstone or the set of what is to
     be deleted, and those of a request are there."""
-    stored, named = set(await store.keys()), await pool.doomed()
+    # The embedded store lists what is still being uploaded, under a name of its own.
+    stored = {key for key in await store.keys() if objects.named(key)}
+    named = await pool.doomed()
     for key in await _state(pool, "horde:account:"):
         for field, value in (await pool.hash(key)).items():
             if field.startswith("admission:"):
-                *_, objects = value.split(":")[7:] or [""]
-                named.update(Kept.parse(objects).keys(field.removeprefix("admission:")))
+                *_, kept = value.split(":")[7:] or [""]
+                named.update(Kept.parse(kept).keys(field.removeprefix("admission:")))
     for key in await _state(pool, "horde:request:"):
         request = await pool.hash(key)
         names = set(Kept.parse(request.get("objects", "")).keys(key.rpartition(":")[2]))

@@ -3,6 +3,7 @@ deleted, whatever fails, and is gone after the next pass once nobody needs it.""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import get_args
 
@@ -13,7 +14,7 @@ from events import types
 from events.base import KUDOS
 from handlers import cancel, errors
 from handlers.account_changes import delete_account
-from handlers.admission import Admission, admit, opened
+from handlers.admission import Admission, Operation, admit, opened
 from handlers.cancel import expire
 from handlers.decoy import Decoys
 from handlers.limits import Limits
@@ -151,6 +152,34 @@ async def test_a_store_that_fails_leaves_nothing_behind(
     assert not [name for name in after if name.startswith("admission:")]
     await store.land()
     await check_objects(pool, store)
+    await _forgotten(pool, store)
+
+
+@pytest.mark.parametrize("operation", [None, operation_of()], ids=["for good", "to come again"])
+async def test_a_client_that_leaves_during_its_upload_leaves_nothing_behind(
+    pool: Pool, store: Troubled, operation: Operation | None
+) -> None:
+    new = request_of(images=2)
+    submitting = asyncio.ensure_future(pool.submitted(new, operation=operation))
+
+    async def leaves() -> None:
+        submitting.cancel()
+        await asyncio.sleep(0)
+
+    store.meanwhile = leaves
+    await asyncio.wait({submitting})
+    while pool.log._background:
+        await asyncio.wait(pool.log._background)
+
+    assert submitting.cancelled()
+    if operation is not None:
+        receipt = await pool.submitted(new, operation=operation)
+        assert sorted(await store.keys()) == Kept(2).keys(receipt.request_id)
+        await pool.pass_time(MINUTES + 1)
+        await pool.sweep()
+    else:
+        assert len(await pool.doomed()) == 2
+        await _emptied(pool, store)
     await _forgotten(pool, store)
 
 
