@@ -270,6 +270,15 @@ async def test_patrons_may_send_more_in_all_and_jpegs_count_as_well(gallery: Gal
     assert str(5 * MIB) in said
 
 
+async def test_images_are_fetched_from_the_ports_that_are_set(
+    redis_url: str, migrated_url: str, s3_server: Service
+) -> None:
+    changed = {"image_fetch_ports": "8080,81"}
+    async with opened_gallery(redis_url, migrated_url, s3_server, **changed) as gallery:
+        said = await gallery.refused(400, "SourceImageUrlRefused", f"{HOST}/red")
+        assert said == AT(1) + "images are fetched from ports 81, 8080 only."
+
+
 @spec("Images", 17)
 async def test_a_dry_run_fetches_and_stores_nothing_and_holds_data_urls_to_the_total(
     web: Web,
