@@ -213,6 +213,29 @@ async def test_objects_of_whoever_died_before_storing_the_request_are_deleted(
     await _forgotten(pool, store)
 
 
+@pytest.mark.parametrize("life", [1, 20 * MINUTES])
+async def test_the_mark_of_a_request_that_never_came_outlives_every_upload_of_its(
+    pool: Pool, store: Troubled, life: int
+) -> None:
+    """However short requests live: one that began before the deadline may land 30 seconds later,
+    and a submit that is late is refused as long as a request lives."""
+    pool.limits = msgspec.structs.replace(pool.limits, request_ttl=life)
+    store.trouble = "late"
+    with pytest.raises(errors.ChatImageStorageUnavailable):
+        await _queued(pool)
+    (request_id,) = {key[:36] for key in await pool.doomed()}
+    await pool.sweep()
+
+    await pool.pass_time(max(60 + 30, life) - 1)
+    await pool.sweep()
+    await store.land()
+
+    assert (await pool.request(request_id))["state"] == "abandoned"
+    await check_objects(pool, store)
+    await pool.pass_time(2)
+    await _emptied(pool, store)
+
+
 @pytest.mark.parametrize("judged", [False, True])
 async def test_an_upload_that_takes_too_long_is_undone(
     pool: Pool, store: Troubled, judged: bool
