@@ -35,6 +35,8 @@ WAIT_SECONDS = 10.0
 NORMALISE_SECONDS = 30.0
 """For all images of a request, beside what they may take to be fetched. If each of them took all of
 its own time, they would hold their memory for many minutes."""
+WAITING_BYTES = 2**17
+"""Of a request that waits for memory, beside its data URLs and its text."""
 _AGAIN = "Nothing was queued or charged; try again in a moment."
 
 
@@ -51,7 +53,8 @@ class Pictures:
 
     store          None: there is none, and nothing can be attached
     at_once        bytes that the requests of this process may hold meanwhile; of one account those
-                   of a single request, or as many as it leaves to others
+                   of a single request, or as many as it leaves to others. Those that wait may have
+                   as many, as they came
     fetch_seconds  for all images of a request that are fetched
     wait_seconds   that a request waits for its part of the memory
     more_seconds   for all of its images to be normalised, beside those for fetching them
@@ -101,9 +104,10 @@ class Pictures:
         if self._store is None or self._store.away:
             raise ChatImageStorageUnavailable
         share = min(share_of(sources, most_total(account), text), self._at_once)
+        waiting = WAITING_BYTES + text + sum(len(each.url) for each in sources)
         loading = _Loading(self._fetcher, self._pool, account, sources, self._fetch_seconds)
         try:
-            async with self._turns.turn({account.id}, share):
+            async with self._turns.turn({account.id}, share, room=waiting):
                 yield self._attached(Attached(messages, await self._in_time(loading)))
         except Crowded:
             raise ChatImageStorageUnavailable(

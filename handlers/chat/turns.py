@@ -16,6 +16,7 @@ class Crowded(Exception):
 class _Waiter(NamedTuple):
     parties: Set[int]
     places: int
+    room: int
     turn: asyncio.Future[bool]
     """True once it is in; false where it was sent away."""
 
@@ -25,12 +26,12 @@ class Turns:
     ago; of several, to who came first. Who needs more of them than are free keeps them from others:
     it would wait for ever.
 
-    Where the line is full, who comes takes the place of who came last of the party that waits for
-    the most, if that is more than its own party does: two parties with half of the line each would
-    keep all others out.
+    Where the line is full, who comes takes the place of who came last of the party that takes most
+    room in it, if that is more than its own party does: two parties with half of the line each
+    would keep all others out.
 
     places   how many may be held at once
-    waiting  how many may be waited for; of one party, half of them, or those of a single turn
+    waiting  how much room there is in line; of one party, half of it, or that of a single turn
     seconds  for which one waits at most
     sparing  whether a party takes more than a single turn only while as many places stay free as it
              has then: one party holds half of them at most, two a third each, and somebody else may
@@ -48,9 +49,15 @@ class Turns:
         self._last: dict[int, int] = {}  # turns of those who hold a place or wait for one
 
     @asynccontextmanager
-    async def turn(self, parties: Set[int], places: int = 1) -> AsyncIterator[None]:
-        """Hold places meanwhile, on behalf of some accounts. Raise Crowded."""
-        own = _Waiter(parties, places, asyncio.get_running_loop().create_future())
+    async def turn(
+        self, parties: Set[int], places: int = 1, *, room: int | None = None
+    ) -> AsyncIterator[None]:
+        """Hold places meanwhile, on behalf of some accounts. Raise Crowded.
+
+        `room`: what it takes in line; None: as much as it needs places.
+        """
+        turn = asyncio.get_running_loop().create_future()
+        own = _Waiter(parties, places, places if room is None else room, turn)
         self._waiters.append(own)
         self._seat()
         if not own.turn.done():
@@ -82,12 +89,12 @@ class Turns:
         """Let it wait, last in line, in the place of others if need be. Raise Crowded."""
         self._waiters.remove(own)
         if any(
-            waited and own.places + waited > self._waiting // 2
+            waited and own.room + waited > self._waiting // 2
             for waited in map(_waited_for(self._waiters).__getitem__, own.parties)
         ):
             raise Crowded
         line = [*self._waiters, own]
-        while sum(each.places for each in line) > self._waiting:
+        while sum(each.room for each in line) > self._waiting:
             waited = _waited_for(line)
             last = max(reversed(line), key=lambda each: _most(waited, each))
             if _most(waited, last) <= _most(waited, own):
@@ -137,13 +144,13 @@ class Turns:
 
 
 def _waited_for(waiters: Iterable[_Waiter]) -> Counter[int]:
-    """How many places each party waits for."""
+    """How much room each party takes in line."""
     waited: Counter[int] = Counter()
     for each in waiters:
-        waited.update(dict.fromkeys(each.parties, each.places))
+        waited.update(dict.fromkeys(each.parties, each.room))
     return waited
 
 
 def _most(waited: Counter[int], waiter: _Waiter) -> int:
-    """How many places the one of its parties waits for that waits for the most."""
-    return max((waited[party] for party in waiter.parties), default=waiter.places)
+    """How much the one of its parties takes that takes the most."""
+    return max((waited[party] for party in waiter.parties), default=waiter.room)

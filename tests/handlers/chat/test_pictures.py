@@ -369,6 +369,19 @@ async def test_requests_share_the_memory_in_turn_and_no_account_takes_more_than_
     assert inside == [UNTRUSTED, UNTRUSTED, PATRON, UNTRUSTED]
 
 
+async def test_small_requests_of_one_account_wait_for_each_other(studio: Studio) -> None:
+    """What each may come to takes most of the memory; what waits is small."""
+    pictures = studio.opened(offload=Offload(enabled=True, most=10**9, compress=False))
+
+    async def one() -> int:
+        async with loading(pictures, *[data(300)] * 3, account=PATRON) as attached:
+            assert attached is not None
+            await asyncio.sleep(0)
+            return len(attached.images)
+
+    assert await asyncio.gather(*(one() for _ in range(30))) == [3] * 30
+
+
 async def test_who_waits_too_long_for_memory_is_told_so(studio: Studio) -> None:
     pictures = studio.opened(at_once=MIB, wait_seconds=0)
     async with loading(pictures, data(3)):

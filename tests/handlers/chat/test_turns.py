@@ -23,10 +23,12 @@ class Visits:
         self.last: asyncio.Task[None] | None = None
         """Who came in last."""
 
-    async def come(self, *parties: int, places: int = 1) -> asyncio.Task[None]:
+    async def come(
+        self, *parties: int, places: int = 1, room: int | None = None
+    ) -> asyncio.Task[None]:
         """One more comes, and is inside or waits."""
         told = asyncio.Event()
-        visit = asyncio.create_task(self._visit(frozenset(parties), places, told))
+        visit = asyncio.create_task(self._visit(frozenset(parties), places, told, room))
         self._told[visit] = told
         await self.rest()
         return visit
@@ -42,8 +44,14 @@ class Visits:
         for _ in range(5):
             await asyncio.sleep(0)
 
-    async def _visit(self, parties: frozenset[int], places: int, told: asyncio.Event) -> None:
-        async with self._turns.turn(parties, places):
+    async def _visit(
+        self,
+        parties: frozenset[int],
+        places: int,
+        told: asyncio.Event,
+        room: int | None = None,
+    ) -> None:
+        async with self._turns.turn(parties, places, room=room):
             self.inside.append(parties)
             self.last = asyncio.current_task()
             await told.wait()
@@ -284,3 +292,14 @@ async def test_the_line_is_as_long_as_the_places_that_are_waited_for() -> None:
             with pytest.raises(Crowded):
                 await visit
         assert not (await at.come(CAROL, places=3)).done()
+
+
+async def test_the_line_is_as_long_as_the_room_that_each_takes_in_it() -> None:
+    async with visits(4, waiting=4) as at:
+        await at.come(ALICE, places=4)
+        for party in (BOB, BOB, CAROL):
+            assert not (await at.come(party, places=3, room=1)).done()
+        with pytest.raises(Crowded):
+            await (await at.come(BOB, room=1))
+        with pytest.raises(Crowded):
+            await (await at.come(ALICE, room=4))
