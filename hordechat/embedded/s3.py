@@ -6,8 +6,9 @@ from pathlib import Path
 
 from hordechat.process import Command, Service, bare_environment
 
-UPLOADS = "*/.tmp.*"
-"""Files of uploads that the store was at when it was killed: it would list them as objects."""
+UPLOADS = ("*/.tmp.*", "*/.nanio-meta/*.tmp")
+"""Files of uploads that the store was at when it was killed: the first it would list as objects,
+and beside one of the others no object of that name could be stored."""
 
 
 def service(directory: Path, port: int, *, access_key: str, secret_key: str) -> Service:
@@ -15,8 +16,9 @@ def service(directory: Path, port: int, *, access_key: str, secret_key: str) -> 
 
     def prepare() -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
-        for unfinished in directory.glob(UPLOADS):
-            unfinished.unlink(missing_ok=True)
+        for pattern in UPLOADS:
+            for unfinished in directory.glob(pattern):
+                unfinished.unlink(missing_ok=True)
 
     def probe() -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)

@@ -315,12 +315,14 @@ def test_the_store_keeps_objects_and_refuses_strangers(tmp_path):
         client.make_bucket("images")
         client.fput_object("images", "one", str(_file(tmp_path)))
     (tmp_path / "s3/images/.tmp.0123456789abcdef").write_bytes(b"half of an upload")
+    (tmp_path / "s3/images/.nanio-meta/two.json.tmp").write_bytes(b"half of what is told of it")
     with running(service, tmp_path / "log"):
         answer = client.get_object("images", "one")
         assert answer.read() == b"bytes"
         answer.close()
         answer.release_conn()
         assert [each.object_name for each in client.list_objects("images")] == ["one"]
+        client.fput_object("images", "two", str(_file(tmp_path)))
         with pytest.raises(minio.error.S3Error):
             stranger.list_buckets()
     for each in (client, stranger):
