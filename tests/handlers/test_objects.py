@@ -417,18 +417,24 @@ async def test_what_the_store_does_not_delete_is_tried_again(
 
 @spec("Images", 28)
 async def test_what_passes_the_bound_of_deletions_is_logged(pool: Pool, store: Troubled) -> None:
+    """Whatever ended the requests; and it is the bound of all that waits."""
     assert Limits().delete_retries == 100_000
-    pool.limits = msgspec.structs.replace(pool.limits, delete_retries=3)
-    pool.store = None  # this janitor has none: the set fills
-    first = pool.log.keys.new_request_id()
-    second, third = (pool.log.keys.new_id_beside(first) for _ in range(2))
+    expired = await _queued(pool, offload=False)
+    first, second, third = (pool.log.keys.new_id_beside(expired) for _ in range(3))
+    limits = msgspec.structs.replace(pool.limits, delete_retries=3)
     with logged(cancel.logger) as lines:
-        for request_id, kept in ((first, Kept(2)), (second, Kept(2)), (third, Kept(1))):
-            await abandon(pool.log, pool.limits, pool.client.id, request_id, 0, kept=kept)
+        await abandon(pool.log, limits, pool.client.id, first, 0, kept=Kept(2))
+        await pool.log.read("DEL", pool.log.keys.content(expired))
+        await expire(pool.log, limits, expired)
+        await abandon(pool.log, limits, pool.client.id, second, 0, kept=Kept(1))
+        await abandon(pool.log, limits, pool.client.id, third, 0, kept=Kept(1))
 
-    assert await pool.doomed() == {*Kept(2).keys(first), *Kept(1).keys(third)}
-    (line,) = [line for line in lines if line["event"] == "object_deletes_dropped"]
-    assert (line["request_id"], line["keys"]) == (second, Kept(2).keys(second))
+    assert await pool.doomed() == {*Kept(2).keys(first), *Kept(1).keys(second)}
+    dropped = [line for line in lines if line["event"] == "object_deletes_dropped"]
+    assert [(line["request_id"], line["keys"]) for line in dropped] == [
+        (expired, Kept(2).keys(expired)),
+        (third, Kept(1).keys(third)),
+    ]
     keys = pool.log.keys
     assert await pool.log.read("TTL", keys.delete_retry(keys.of(first))) == -1
 
