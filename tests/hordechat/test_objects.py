@@ -91,7 +91,7 @@ def test_each_orphan_and_each_missing_object_is_a_line_and_exit_1(
 ) -> None:
     async def break_it(pool: Pool) -> None:
         assert pool.store is not None
-        await pool.store.put([Object(ORPHAN, b"12345"), Object("theirs", b"")])
+        await pool.store.put([Object(ORPHAN, b"12345"), Object("theirs", b"not ours")])
         await pool.store.delete([image_key(request_id, 1)])
 
     acting(break_it)
@@ -128,7 +128,7 @@ def test_orphans_are_deleted_by_the_janitor_where_that_is_asked_for(
 ) -> None:
     async def plant(pool: Pool) -> None:
         assert pool.store is not None
-        await pool.store.put([Object(ORPHAN, b"12345"), Object("theirs", b"")])
+        await pool.store.put([Object(ORPHAN, b"12345"), Object("theirs", b"not ours")])
 
     async def sweep(pool: Pool) -> list[str]:
         assert pool.store is not None

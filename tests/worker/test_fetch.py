@@ -110,6 +110,17 @@ async def test_images_share_one_bound(store: Stub) -> None:
         await whole({"messages": shown(url, url, url)}, most=25)
 
 
+async def test_messages_share_it_with_their_images(store: Stub) -> None:
+    body = json.dumps(shown(f"{store.url}/image")).encode()
+    store.standing["messages"] = (200, body)
+    payload = {"messages_url": f"{store.url}/messages"}
+    most = len(body) + len(JPEG)
+
+    assert await whole(payload, most=most) == {"messages": shown(INLINE)}
+    with pytest.raises(JobFailed, match=f"more than {most - 1} bytes"):
+        await whole(payload, most=most - 1)
+
+
 async def test_a_worker_that_sees_declares_it_and_hands_images_to_its_backend(
     pool: Stub, store: Stub
 ) -> None:
