@@ -33,3 +33,19 @@ def test_a_store_that_workers_elsewhere_cannot_reach_is_told(
 
 def test_without_a_store_there_is_nothing_to_reach() -> None:
     assert opening.out_of_reach(settings.load({"HORDE_HOST": "192.0.2.7"})) is None
+
+
+@pytest.mark.parametrize(
+    ("public", "named"),
+    [("", "http://127.0.0.1:9000/"), ("https://img.example", "https://img.example/")],
+)
+def test_signed_urls_name_the_store_as_workers_reach_it(public: str, named: str) -> None:
+    """C-091."""
+    region = {"S3_REGION": "eu-west-1", "R2_SOURCE_IMAGE_BUCKET": "pictures"}
+    store = opening.store_of(settings.load(KEYS | region | {"S3_PUBLIC_ENDPOINT_URL": public}))
+
+    assert store is not None
+    signed = store.url("a_chat_0.jpg", 600)
+    store.close()
+    assert signed.startswith(f"{named}pictures/a_chat_0.jpg?")
+    assert "%2Feu-west-1%2Fs3%2F" in signed

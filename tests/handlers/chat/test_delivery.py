@@ -323,11 +323,12 @@ async def test_images_that_are_read_take_room_until_they_were_sent(
     assert (await pool.words()).count("assigned") == 1
 
     await _got(handed)
+    assert delivered.serves(reading=True)
     assert handed is not None
     handed.delivered.release()  # once more
-    assert delivered.serves(reading=True)
     again = await _hand_out(pool, delivered, second)
     assert again is not None
+    assert again.delivered.mark != handed.delivered.mark  # or a client could write it
     again.delivered.release()  # never sent
     third = await _submit(pool, store)
     assert await _hand_out(pool, delivered, third) is not None
