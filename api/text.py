@@ -57,10 +57,6 @@ POP_BODY_BYTES = 2**20
 SUBMIT_BODY_BYTES = 8 * 2**20
 """1 MiB of reasoning and the longest reply, with room for escapes."""
 PROGRESS_BODY_BYTES = 4 * 2**20
-SENT_SECONDS = 10.0
-SENT_BYTES_A_SECOND = 2**18
-"""A worker whose images are read for it has to take them as fast as this, 2 Mbit/s, and so many
-seconds: meanwhile they are in memory. One that is slower loses the job, and its connection."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -173,7 +169,7 @@ class Pop:
             resp.data = answer
         else:
             length = delivered.length(answer)
-            disconnect.deliver_within(req.scope, SENT_SECONDS + length / SENT_BYTES_A_SECOND)
+            disconnect.deliver_within(req.scope, self._delivery.patience(length))
             resp.set_stream(delivered.sent(answer), length)
 
     def _offer(self, declared: _Declared, speed: float | None, trusted: bool) -> Offer:

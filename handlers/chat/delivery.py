@@ -46,6 +46,10 @@ AT_ONCE_BYTES = 5 * MAX_TOTAL_BYTES
 job whose images are being read as many as there may be."""
 READS_AT_ONCE = 2
 """Of one job: the store's threads are for all."""
+SENT_SECONDS = 10.0
+SENT_BYTES_A_SECOND = 2**18
+"""A worker whose images are read for it has to take them as fast as this, 2 Mbit/s, and so many
+seconds: meanwhile they are in memory. One that is slower loses the job, and its connection."""
 PIECE_BYTES = 3 * 2**16
 """Of an image that are encoded and sent at once; three bytes are four characters."""
 PROBED = image_key("00000000-0000-0000-0000-000000000000", 0)
@@ -140,6 +144,7 @@ class Delivery:
         *,
         seconds: float = READ_SECONDS,
         at_once: int = AT_ONCE_BYTES,
+        sent: float = SENT_SECONDS,
     ) -> None:
         """`store`: None where there is none."""
         self._log = log
@@ -147,6 +152,7 @@ class Delivery:
         self._store = store
         self._seconds = seconds
         self._memory = Memory(at_once)
+        self._sent = sent
         self._doubted = False
         self._asking: asyncio.Task[None] | None = None
 
@@ -165,6 +171,10 @@ class Delivery:
         """Whether a job with images can be handed out now; `reading` where its worker does not
         fetch them itself."""
         return self.ready() and (not reading or self._memory.left >= MAX_TOTAL_BYTES)
+
+    def patience(self, length: int) -> float:
+        """Seconds in which a worker has to take an answer with images, of so many bytes."""
+        return self._sent + length / SENT_BYTES_A_SECOND
 
     async def hand_out(
         self, declaration: Declaration, assign: Assign, *, images: bool, decoy: bool = False

@@ -18,6 +18,7 @@ import httpx
 import msgspec
 import pytest
 
+from api.app import create_app
 from events.types import Demand
 from handlers import submit
 from handlers.accounts import open_account
@@ -324,9 +325,9 @@ async def proxied(
 class Slow(Call):
     """A client that takes so many pieces of an answer, and then nothing."""
 
-    def __init__(self, gallery: Gallery, takes: int) -> None:
+    def __init__(self, gallery: Gallery, takes: int, app: Any = None) -> None:
         headers = {"apikey": gallery.site.owner_key}
-        super().__init__(gallery.site.app, "POST", "/v2/generate/text/pop", headers)
+        super().__init__(app or gallery.site.app, "POST", "/v2/generate/text/pop", headers)
         self._takes = takes
         self.stalled = asyncio.Event()
 
@@ -385,3 +386,20 @@ async def test_a_job_whose_worker_leaves_while_its_images_are_sent_is_given_back
     await gallery.site.project()
     assert len(urls((await gallery.site.popped(**SEES))["payload"]["messages"])) == 3
     assert memory.left == left
+
+
+async def test_a_worker_that_takes_its_images_too_slowly_loses_connection_and_job(
+    gallery: Gallery,
+) -> None:
+    parts = gallery.site.parts
+    hasty = delivery.Delivery(parts.log, parts.limits, gallery.store, sent=0.05)
+    request_id = await queued(gallery, images=(b"a", b"b", b"c"))
+    slow = Slow(gallery, 2, create_app(msgspec.structs.replace(parts, delivery=hasty))).pops()
+
+    async with asyncio.timeout(2):
+        await slow.ended()
+
+    assert slow.transport.aborted
+    await told(gallery, request_id, "returned")
+    assert hasty._memory.left == delivery.AT_ONCE_BYTES
+    assert hasty.patience(2**20) - hasty.patience(0) == 4
