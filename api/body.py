@@ -17,8 +17,8 @@ from handlers.errors import BadRequest, RequestTimeout, RequestTooLarge
 FIRST_BYTES = 2**20
 AT_ONCE_BYTES = 128 * 2**20
 """Of bodies beyond their first part, in one process. Above the largest cap, or none would pass."""
-WAITING = 16
-"""Times as many bytes as are read at once may be waited for: who waits has sent a first part."""
+WAITING_BYTES = 512 * 2**20
+"""Of first parts whose senders wait for their turn."""
 STALL_BYTES = 2**18
 STALL_SECONDS = 5.0
 """Whose turn it is sends so many bytes within so long: 0.4 Mbit/s."""
@@ -53,6 +53,7 @@ class Bodies:
         seconds: float = BODY_SECONDS,
         at_once: int = AT_ONCE_BYTES,
         first: int = FIRST_BYTES,
+        waiting: int = WAITING_BYTES,
         pace: Pace | None = None,
     ) -> None:
         """`address`: where a call comes from. `pace` may be shared: it is of the whole process."""
@@ -60,7 +61,7 @@ class Bodies:
         self._seconds = seconds
         self._pace = pace or Pace()
         self._first = first
-        self._turns = Turns(at_once, waiting=WAITING * at_once, seconds=seconds, sparing=True)
+        self._turns = Turns(at_once, waiting=waiting, seconds=seconds, sparing=True)
 
     def read(self, req: falcon.asgi.Request, most: int) -> Reading:
         """The whole body, at most `most` bytes of it, for as long as it is taken apart.
@@ -106,7 +107,9 @@ class Bodies:
             async with asyncio.timeout(self._seconds):
                 await self._pace.enter()
         except TimeoutError:
-            raise self._overdue() from None
+            raise RequestTimeout(
+                f"It was not this body's turn within {self._seconds:g} seconds."
+            ) from None
         return self._pace
 
     async def give_way(self, turn: Turn | None) -> None:
@@ -116,15 +119,14 @@ class Bodies:
 
     async def _turn(self, req: falcon.asgi.Request, size: int) -> Turn:
         """Wait until so much may be read. Raise RequestTimeout."""
-        turn = self._turns.turn({_party(self._address(req))}, size)
+        turn = self._turns.turn({_party(self._address(req))}, size, room=self._first)
         try:
             await turn.__aenter__()
         except Crowded:
-            raise self._overdue() from None
+            raise RequestTimeout(
+                "Too many large bodies are being sent. Try again in a moment."
+            ) from None
         return turn
-
-    def _overdue(self) -> RequestTimeout:
-        return RequestTimeout(f"It was not this body's turn within {self._seconds:g} seconds.")
 
 
 class Reading:

@@ -187,3 +187,27 @@ async def test_slow_bodies_from_one_place_do_not_keep_another_s_from_coming() ->
         await each.ended()
         assert each.status == 408
     assert echo.bodies._turns._free == MOST
+
+
+async def test_who_finds_too_many_waiting_is_told_so_at_once() -> None:
+    echo = Echo()
+    echo.bodies = Bodies(peer, at_once=MOST, first=10, waiting=120)
+    app = falcon.asgi.App()
+    api.errors.install(app)
+    app.add_route("/", echo)
+    echo.go.clear()
+    waiting = [call(app, content_length="60").start(b"x" * 60) for _ in range(7)]
+    async with asyncio.timeout(5):
+        while len(echo.bodies._turns._waiters) < 6:
+            await asyncio.sleep(0.001)
+
+    last = call(app, content_length="60").start(b"x" * 60)
+    await last.ended()
+
+    assert (last.status, last.json["rc"]) == (408, "RequestTimeout")
+    assert "Too many" in last.json["message"]
+    assert not any(each.answered for each in waiting)
+    echo.go.set()
+    for each in waiting:
+        await each.ended()
+        assert each.status == 200
