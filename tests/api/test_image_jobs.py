@@ -243,6 +243,18 @@ async def test_of_several_jobs_that_a_worker_asks_for_one_with_images_is_the_onl
     assert job["ids"] == [job["id"]]
 
 
+async def test_a_job_whose_images_there_is_no_room_to_read_goes_at_once_to_who_fetches(
+    gallery: Gallery,
+) -> None:
+    gallery.site.parts.delivery._memory.left = 0
+    await queued(gallery)
+
+    assert (await gallery.site.pop(**SEES)).json()["id"] is None
+
+    fetches = {"name": "fetches", "image_transports": ["base64", "url"]}
+    assert (await gallery.site.pop(**SEES | fetches)).json()["id"]
+
+
 async def test_a_paused_worker_sees_what_the_others_see(gallery: Gallery) -> None:
     await gallery.site.pop(**SEES)
     log = gallery.site.parts.log
