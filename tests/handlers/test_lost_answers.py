@@ -147,6 +147,24 @@ async def test_a_job_whose_assignment_got_no_answer_waits_again(pool: Pool, prox
     assert await pool.assign(request_id) is not None
 
 
+async def test_a_repeated_assignment_tells_how_its_images_travel(
+    pool: Pool, proxy: Proxy, place: Place
+) -> None:
+    """As it was recorded."""
+    pool.store = Store(place)
+    first, second = [(await pool.submitted(request_of(images=1))).request_id for _ in range(2)]
+    assert await pool.assign(first, transports=("url",))  # the script is loaded from now on
+    proxy.drop_answers(1)
+
+    job = await pool.assign(second, transports=("base64",))
+
+    assert job is not None
+    assert job.transport == "base64"
+    told = [each.image_transport for each in await _events(pool, types.Assigned)]
+    assert (told, proxy.dropped) == (["url", "base64"], 1)
+    pool.store.close()
+
+
 async def test_a_submit_whose_fate_is_unknown_is_undone(pool: Pool, proxy: Proxy) -> None:
     await pool.submit()
     admitted = len(await _events(pool, types.Admitted))
