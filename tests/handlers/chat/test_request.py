@@ -505,6 +505,15 @@ def test_what_is_not_supported_is_named(changed: dict[str, Any], path: str, name
     assert sentence.startswith(f"{named} ")
 
 
+def test_an_image_of_another_role_is_told_where_images_are_taken() -> None:
+    body = raw(messages=[shows(image()) | {"role": "system"}])
+
+    _, sentence = refused_at(UnsupportedChatParameter, body)
+
+    at = "messages[0].content[0].type=image_url"
+    assert sentence == f"{at} is supported in user messages only."
+
+
 @spec("Refused keys and values", 1)
 def test_what_a_popular_client_sends_is_refused_for_its_logit_bias() -> None:
     """C-015: an empty logit_bias asks for nothing, but the contract refuses the key."""
