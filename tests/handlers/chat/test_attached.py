@@ -106,6 +106,16 @@ def test_a_body_is_compressed_where_that_is_smaller(own: Attached, most: float) 
     assert again == small
 
 
+def test_of_messages_that_are_mostly_images_no_repetitions_are_looked_for() -> None:
+    """It takes five times as long, and in the base64 of a JPEG there are none. Each character is a
+    bit at least then."""
+    own = attached([shows(image())], (bytes(90_000),), compress=True)
+
+    (_, body) = own.objects(REQUEST, Kept(1, True))
+
+    assert len(body.body) > 120_000 / 8
+
+
 @spec("Messages offload", 4)
 def test_a_body_that_would_grow_stays_plain() -> None:
     own = attached([{"role": "user", "content": "!"}], (), compress=True, offload=True)
