@@ -157,8 +157,19 @@ async def test_pages_are_looked_at_one_by_one(pool: Pool, place: Place) -> None:
 
 
 async def test_nothing_is_told_while_hot_state_is_rebuilt(pool: Pool) -> None:
-    await pool.log.read("HSET", pool.log.keys.control(pool.log.keys.partitions - 1), "gate", "r")
+    """Nor that all is well, where that began under the check."""
+    gate = pool.log.keys.control(pool.log.keys.partitions - 1)
+    assert pool.store is not None
+    for _ in range(2):
+        request_id = await _with_images(pool, 1)
+    await pool.store.delete([image_key(request_id, 0)])
+    checking = check(pool.log, pool.store, Tally())
+    assert isinstance(await anext(checking), Missing)
 
+    await pool.log.read("HSET", gate, "gate", "r")
+
+    with pytest.raises(Rebuilding):
+        await anext(checking)
     with pytest.raises(Rebuilding):
         await _checked(pool)
 
