@@ -43,6 +43,11 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 """What undoes an orientation."""
+_JPEG = b"\xff\xd8"
+_SCAN = b"\xff\xda"
+_MAX_SCANS = 200
+"""Of a JPEG, each of which goes over all pixels and may be a few bytes; pictures have a dozen. Some
+marks may be of no scan: a film of five MiB behind a picture has 80, give or take ten."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_PIXELS = frozenset({b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"})
 """Chunks that make the picture. The others are none of a decoder's business: some are compressed,
@@ -79,6 +84,8 @@ def normalise(source: bytes) -> bytes:
 
 def _opened(source: bytes) -> _Source:
     _check_pixels(*_declared(source))
+    if source.startswith(_JPEG) and source.count(_SCAN) > _MAX_SCANS:
+        raise Unreadable
     if source.startswith(_PNG):
         source, exif, profile = _bare_png(source)
         image: Image.Image = Image.open(io.BytesIO(source), formats=("PNG",))

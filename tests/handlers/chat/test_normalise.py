@@ -17,6 +17,7 @@ from tests.handlers.chat.imagery import (
     MOST,
     chunk,
     drawn,
+    endless,
     inflating,
     photo,
     plain,
@@ -449,6 +450,22 @@ def test_a_jpeg_may_be_progressive_and_have_junk_behind_it() -> None:
     whole = normalise(file)
 
     assert normalise(file + b"\xa5" * 1000) == whole
+
+
+def test_a_jpeg_of_thousands_of_scans_is_not_read() -> None:
+    """Nine million pixels are gone over for every twenty bytes."""
+    started = time.process_time()
+
+    with pytest.raises(Unreadable):
+        normalise(endless(100_000))
+
+    assert time.process_time() - started < 0.5
+
+
+def test_a_jpeg_with_a_film_behind_it_is_read() -> None:
+    film = random.Random(0).randbytes(4 * 2**20)
+
+    assert normalise(saved(photo(64, 48), "JPEG") + film)
 
 
 ARITHMETIC = (
