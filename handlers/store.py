@@ -247,7 +247,7 @@ class Store:
 
     def _failed(self, error: Exception) -> None:
         if self._failed_at is None:  # said once for each absence
-            logger.warning("store_is_away", reason=_told(error))
+            logger.warning("store_is_away", reason=reason(error))
         self._failed_at = self._ticks()
 
     def _buckets(self) -> list[str]:
@@ -338,7 +338,8 @@ class Store:
             return []
 
 
-def _told(error: Exception) -> str:
+def reason(error: BaseException | None) -> str:
+    """Why the store did not do as it was asked, in its own words and short."""
     told = f"{error.code}: {error.message}" if isinstance(error, S3Error) else str(error)
     return f"{type(error).__name__}: {told}"[:_TOLD]
 

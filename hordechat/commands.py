@@ -491,6 +491,7 @@ def objects_check(settings: Settings, *, as_json: bool, delete: bool) -> bool:
 
     from handlers.accounted import Orphan, Tally, check
     from handlers.deletes import queue_delete
+    from handlers.store import reason
     from hordechat import objects
 
     store = store_of(settings)
@@ -509,7 +510,8 @@ def objects_check(settings: Settings, *, as_json: bool, delete: bool) -> bool:
     try:
         tally, queued = _with_log(settings, work)
     except ChatImageStorageUnavailable as error:
-        raise CannotOpen(f"The object store does not answer: {error.__cause__}") from error
+        why = reason(error.__cause__)
+        raise CannotOpen(f"The object store refuses, or does not answer: {why}") from error
     finally:
         store.close()
     if as_json:

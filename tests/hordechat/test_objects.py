@@ -148,9 +148,17 @@ def test_a_store_that_does_not_answer_is_told_in_a_sentence(environ, request_id:
     result = _check(environ | {"S3_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}"})
 
     assert result.exit_code == 1
-    assert "Error: The object store does not answer: " in result.stderr
+    assert "Error: The object store refuses, or does not answer: " in result.stderr
     assert "Traceback" not in result.stderr
     assert environ["S3_SECRET_KEY"] not in result.output
+
+
+def test_a_store_that_does_not_take_the_keys_is_told_by_its_word(environ) -> None:
+    result = _check(environ | {"S3_SECRET_KEY": "another"})
+
+    assert result.exit_code == 1
+    assert "does not answer: S3Error: SignatureDoesNotMatch: " in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_where_there_is_no_store_a_sentence_says_so(environ) -> None:
