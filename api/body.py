@@ -11,8 +11,8 @@ import falcon.asgi
 
 from api import disconnect
 from api.pace import Pace, heavy
-from handlers.chat.turns import Crowded, Turns
 from handlers.errors import BadRequest, RequestTimeout, RequestTooLarge
+from handlers.turns import Crowded, Turns
 
 FIRST_BYTES = 2**20
 AT_ONCE_BYTES = 128 * 2**20

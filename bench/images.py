@@ -23,7 +23,7 @@ from PIL import Image, ImageChops, ImageOps
 
 from bench import cpu
 from bench.rig import Result
-from handlers.chat.image_pool import ImagePool
+from handlers.images.pool import ImagePool
 
 POOL, PLAIN = "image, normalised", "image, plain Pillow"
 _SIZES = ((800, 600), (1920, 1080), (3072, 3072))

@@ -32,12 +32,12 @@ from handlers.addresses import Ranges, networks_of
 from handlers.admission import Settled
 from handlers.allowance import Terms
 from handlers.chat.delivery import Delivery
-from handlers.chat.fetch import Fetcher
-from handlers.chat.image_pool import ImagePool
 from handlers.chat.pictures import Offload, Pictures
 from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
 from handlers.endpoints import Endpoint
+from handlers.fetch.fetcher import Fetcher
+from handlers.images.pool import ImagePool
 from handlers.log import Log
 from handlers.modes import Modes
 from handlers.newcomers import Newcomers

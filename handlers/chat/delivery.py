@@ -39,8 +39,9 @@ from handlers.store import ObjectMissing, Store
 
 logger = structlog.get_logger()
 
-READ_SECONDS = 5.0
-"""In which the images of a job are read, or it is given back."""
+READ_SECONDS = 15.0
+"""In which the images of a job are read, or it is given back: the largest from a store that gives 2
+MiB a second. One that hangs is given up sooner, by the store's own deadlines."""
 AT_ONCE_BYTES = 5 * MAX_TOTAL_BYTES
 """Of images that one process holds for workers that do not fetch: as many as were read, and for a
 job whose images are being read as many as there may be."""

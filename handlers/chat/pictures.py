@@ -13,15 +13,12 @@ from handlers.accounts import Account
 from handlers.chat import payload
 from handlers.chat.attached import Attached, encoded_bytes
 from handlers.chat.body import Message
-from handlers.chat.fetch import Fetcher
-from handlers.chat.image_pool import ImagePool
 from handlers.chat.images import (
     MAX_IMAGE_BYTES,
     MAX_TOTAL_BYTES,
     MAX_TOTAL_BYTES_UNTRUSTED,
     Placed,
 )
-from handlers.chat.turns import Crowded, Turns
 from handlers.errors import (
     ChatImageStorageUnavailable,
     Refused,
@@ -29,7 +26,10 @@ from handlers.errors import (
     SourceImageUrlInvalid,
     Unserved,
 )
+from handlers.fetch.fetcher import Fetcher
+from handlers.images.pool import ImagePool
 from handlers.store import Store
+from handlers.turns import Crowded, Turns
 
 WAIT_SECONDS = 10.0
 NORMALISE_SECONDS = 30.0

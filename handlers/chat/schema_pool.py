@@ -10,10 +10,10 @@ from collections.abc import Set
 
 import structlog
 
-from handlers.chat.expendable import EXHAUSTED
-from handlers.chat.killable import DIED, LATE, NOBODY, Killable, NoneFree
 from handlers.chat.verdicts import OVERDUE, Verdict
 from handlers.errors import ChatVerificationUnavailable
+from handlers.processes.expendable import EXHAUSTED
+from handlers.processes.killable import DIED, LATE, NOBODY, Killable, NoneFree
 
 logger = structlog.get_logger()
 

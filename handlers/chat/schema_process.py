@@ -23,7 +23,6 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import specification_with
 
-from handlers.chat.expendable import Answer, main
 from handlers.chat.verdicts import (
     CONFORMS,
     EXHAUSTED,
@@ -36,6 +35,7 @@ from handlers.chat.verdicts import (
     judge_object,
     loads,
 )
+from handlers.processes.expendable import Answer, main
 
 NICENESS = 5
 """Whoever pops or posts meanwhile comes first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from handlers.chat import expendable
+from handlers.processes import expendable
 
 SHOWN = 300
 """Characters of what a library said of a schema or a document."""

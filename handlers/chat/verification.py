@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Raw
 
 from handlers.chat import verdicts
-from handlers.chat.killable import NOBODY
 from handlers.chat.reply import Given, ToolCall
 from handlers.chat.schema_pool import SchemaPool
 from handlers.errors import ChatSubmitInvalid, ChatSubmitNonconformant
 from handlers.log import Log
+from handlers.processes.killable import NOBODY
 
 MAX_DOCUMENT_BYTES = 2**20
 """Of a content that has a format to hold to. The longest output allowed has a quarter of it."""

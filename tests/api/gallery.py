@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image, ImageChops, ImageStat
 
-from handlers.chat.fetch import Fetcher
+from handlers.fetch.fetcher import Fetcher
 from handlers.store import Store
 from hordechat.process import Service
 from tests.api.site import Site, opened

@@ -15,7 +15,7 @@ import msgspec
 from api.app import Parts, create_app
 from events.keys import Keys
 from handlers.accounts import ANONYMOUS_KEY, open_account, open_anonymous
-from handlers.chat.fetch import Fetcher
+from handlers.fetch.fetcher import Fetcher
 from handlers.replay import keys_of, read_log
 from handlers.settle import Settler
 from hordechat import wiring

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from handlers.chat.fetch import Fetcher
+from handlers.fetch.fetcher import Fetcher
 from hordechat.process import Service
 from tests.api.gallery import opened_gallery, picture, shown
 from tests.api.site import MODEL, Site

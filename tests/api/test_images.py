@@ -20,9 +20,9 @@ from PIL import Image
 from api.app import create_app
 from events.base import KUDOS
 from handlers.accounts import open_account
-from handlers.chat.fetch import Fetcher
-from handlers.chat.image_pool import ImagePool
 from handlers.chat.pictures import Offload, Pictures
+from handlers.fetch.fetcher import Fetcher
+from handlers.images.pool import ImagePool
 from handlers.objects import image_key
 from hordechat.datadir import free_port
 from hordechat.process import Service
@@ -40,8 +40,8 @@ from tests.api.gallery import (
     shown,
 )
 from tests.api.site import BODY, SECRET, Site, opened
-from tests.handlers.chat.imagery import plain, png, read, saved
 from tests.handlers.chat.test_images import data
+from tests.handlers.images.imagery import plain, png, read, saved
 from tests.origin import PUBLIC, Hosts, Internet, Origin, ok, origin, redirect
 from tests.spec import spec
 

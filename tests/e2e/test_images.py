@@ -17,7 +17,7 @@ from PIL import Image, ImageChops, ImageOps, ImageStat
 from tests.e2e.conftest import Pool, only_plain
 from tests.e2e.harness import CHAT, MODEL, POP, SUBMIT, declaration, eventually, reply, status_of
 from tests.e2e.wire import Http
-from tests.handlers.chat.imagery import photo, saved
+from tests.handlers.images.imagery import photo, saved
 from tests.spec import spec
 from tests.worker.conftest import Stub
 

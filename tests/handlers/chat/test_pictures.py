@@ -13,8 +13,6 @@ import pytest
 from handlers.accounts import Account
 from handlers.chat.attached import Attached
 from handlers.chat.body import ImagePart, ImageUrl
-from handlers.chat.fetch import Fetcher
-from handlers.chat.image_pool import ImagePool
 from handlers.chat.images import (
     MAX_IMAGES,
     MAX_TOTAL_BYTES,
@@ -23,7 +21,6 @@ from handlers.chat.images import (
     placed,
     without_urls,
 )
-from handlers.chat.killable import NOBODY
 from handlers.chat.pictures import Offload, Pictures, check_total, share_of
 from handlers.errors import (
     ChatImageStorageUnavailable,
@@ -33,6 +30,9 @@ from handlers.errors import (
     SourceImageUrlInvalid,
     SourceImageUrlRefused,
 )
+from handlers.fetch.fetcher import Fetcher
+from handlers.images.pool import ImagePool
+from handlers.processes.killable import NOBODY
 from handlers.store import Place, Store
 from hordechat import settings
 from tests.handlers.chat.bodies import USER, image, read, shows

@@ -1,7 +1,7 @@
 """Fetches images from URLs of strangers, bounded in where it connects, in bytes and in time.
 
-Every hop is a connection of its own that a Dialer makes (handlers/chat/dial.py), so no redirect and
-no second answer of a name server leads past the check (spec, Images).
+Every hop is a connection of its own that a Dialer makes (handlers/fetch/dial.py), so no redirect
+and no second answer of a name server leads past the check (spec, Images).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from io import BytesIO
 import httpcore
 import structlog
 
-from handlers.chat.dial import STEPS, Dialer, Resolve, Steps
-from handlers.chat.names import Names
-from handlers.chat.targets import Target, target
 from handlers.errors import (
     Refused,
     SourceImageSizeExceeded,
     SourceImageUrlInvalid,
     SourceImageUrlRefused,
 )
+from handlers.fetch.dial import STEPS, Dialer, Resolve, Steps
+from handlers.fetch.names import Names
+from handlers.fetch.targets import Target, target
 
 logger = structlog.get_logger()
 

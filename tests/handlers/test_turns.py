@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from handlers.chat.turns import Crowded, Turns
+from handlers.turns import Crowded, Turns
 
 ALICE, BOB, CAROL = 1, 2, 3
 

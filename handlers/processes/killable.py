@@ -17,8 +17,8 @@ from collections.abc import Set
 
 import structlog
 
-from handlers.chat.expendable import EXHAUSTED, HEAD, Answer
-from handlers.chat.turns import Crowded, Turns
+from handlers.processes.expendable import EXHAUSTED, HEAD, Answer
+from handlers.turns import Crowded, Turns
 
 logger = structlog.get_logger()
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from PIL import Image, ImageChops, ImageCms, ImageStat
 
-from handlers.chat.normalise import TooManyPixels, Unreadable, normalise
-from tests.handlers.chat.imagery import (
+from handlers.images.normalise import TooManyPixels, Unreadable, normalise
+from tests.handlers.images.imagery import (
     MOST,
     chunk,
     drawn,

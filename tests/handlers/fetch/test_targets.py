@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from handlers.chat.images import MAX_URL_CHARACTERS
-from handlers.chat.reachable import reachable
-from handlers.chat.targets import Target, address_in, target
 from handlers.errors import SourceImageUrlRefused
+from handlers.fetch.reachable import reachable
+from handlers.fetch.targets import Target, address_in, target
 from tests.spec import spec
 
 WEB = frozenset({80, 443})

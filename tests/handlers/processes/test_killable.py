@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from handlers.chat import killable
-from handlers.chat.killable import Killable, NoneFree
 from handlers.chat.schema_pool import PROGRAM
+from handlers.processes import killable
+from handlers.processes.killable import Killable, NoneFree
 from tests.logged import logged
 
 

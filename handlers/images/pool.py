@@ -10,19 +10,20 @@ from collections.abc import Set
 
 import structlog
 
-from handlers.chat import image_verdicts, killable
 from handlers.chat.images import MAX_IMAGE_BYTES
-from handlers.chat.killable import NOBODY, Killable, NoneFree
 from handlers.errors import (
     ChatImageStorageUnavailable,
     SourceImageResolutionExceeded,
     SourceImageSizeExceeded,
     SourceImageUnreadable,
 )
+from handlers.images import verdicts
+from handlers.processes import killable
+from handlers.processes.killable import NOBODY, Killable, NoneFree
 
 logger = structlog.get_logger()
 
-PROGRAM = "handlers.chat.image_process"
+PROGRAM = "handlers.images.process"
 MEMORY_BYTES = 320 * 2**20
 """Address space of one process. The dearest images of the pixels allowed, WebP that moves, take 220
 MiB of it, the interpreter included."""
@@ -81,17 +82,17 @@ class ImagePool:
             raise SourceImageSizeExceeded(
                 f"the image has {size} bytes: at most {MAX_IMAGE_BYTES} are allowed."
             )
-        encoding = image_verdicts.ENCODED if encoded else b""
+        encoding = verdicts.ENCODED if encoded else b""
         try:
             word, found = await self._processes.ask(encoding, source, parties)
         except NoneFree:
             raise ChatImageStorageUnavailable(_BUSY) from None
         match word:
-            case image_verdicts.NORMALISED:
+            case verdicts.NORMALISED:
                 return found
-            case image_verdicts.UNREADABLE:
+            case verdicts.UNREADABLE:
                 raise SourceImageUnreadable(_UNREADABLE)
-            case image_verdicts.TOO_MANY_PIXELS:
+            case verdicts.TOO_MANY_PIXELS:
                 raise SourceImageResolutionExceeded(_RESOLUTION)
             case killable.LATE:
                 logger.warning("image_late", bytes=size)

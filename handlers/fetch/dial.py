@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import httpcore
 
-from handlers.chat.reachable import reachable
-from handlers.chat.targets import address_in
 from handlers.errors import SourceImageUrlRefused
+from handlers.fetch.reachable import reachable
+from handlers.fetch.targets import address_in
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """The addresses of a host, for a port; none where there is no such host; OSError where nobody can

@@ -1,9 +1,9 @@
 """The program of one process that normalises images, one after the other.
 
-It runs alone (`python -m handlers.chat.image_process`) and is expendable: images come from
+It runs alone (`python -m handlers.images.process`) and is expendable: images come from
 strangers, and what they cost is bounded from outside (`expendable`).
 
-A question is `image_verdicts.ENCODED` or nothing, and the image; the answer is one of the words
+A question is `verdicts.ENCODED` or nothing, and the image; the answer is one of the words
 there, with the JPEG if there is one.
 """
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import binascii
 
-from handlers.chat import normalise
-from handlers.chat.expendable import Answer, main
-from handlers.chat.image_verdicts import ENCODED, NORMALISED, TOO_MANY_PIXELS, UNREADABLE
+from handlers.images import normalise
+from handlers.images.verdicts import ENCODED, NORMALISED, TOO_MANY_PIXELS, UNREADABLE
+from handlers.processes.expendable import Answer, main
 
 NICENESS = 10
 """Whoever pops or posts meanwhile comes first, and so does a check of a reply."""

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from handlers.chat.expendable import HEAD
+from handlers.processes.expendable import HEAD
 
 ECHO = """
-from handlers.chat.expendable import Answer, main
+from handlers.processes.expendable import Answer, main
 main(lambda first, second: Answer("said", second), niceness=0)
 """
 

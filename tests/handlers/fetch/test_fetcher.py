@@ -18,15 +18,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from handlers.chat import fetch
-from handlers.chat.dial import AT_ONCE_BYTES, STEPS, Steps
-from handlers.chat.fetch import HEAD_BYTES, PIECES, PIECES_AT_ONCE, Fetcher
 from handlers.errors import (
     Refused,
     SourceImageSizeExceeded,
     SourceImageUrlInvalid,
     SourceImageUrlRefused,
 )
+from handlers.fetch import fetcher as fetch
+from handlers.fetch.dial import AT_ONCE_BYTES, STEPS, Steps
+from handlers.fetch.fetcher import HEAD_BYTES, PIECES, PIECES_AT_ONCE, Fetcher
 from tests.logged import logged
 from tests.origin import PUBLIC, Hosts, Internet, Origin, ok, origin, redirect
 from tests.spec import spec

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from handlers import errors
-from handlers.chat import image_pool
-from handlers.chat.image_pool import ImagePool
-from tests.handlers.chat.imagery import (
+from handlers.images import pool as image_pool
+from handlers.images.pool import ImagePool
+from tests.handlers.images.imagery import (
     MOST,
     chunk,
     drawn,

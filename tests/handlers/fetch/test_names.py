@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from handlers.chat.names import Names
+from handlers.fetch.names import Names
 
 A, AAAA = 1, 28
 NO_SUCH_NAME, FAILED = 3, 2
@@ -154,7 +154,7 @@ async def test_an_interpreter_that_resolved_ends_without_a_word(end: str) -> Non
         silent.bind(("127.0.0.1", 0))
         program = f"""
 import asyncio
-from handlers.chat.names import Names
+from handlers.fetch.names import Names
 async def main():
     names = Names(["127.0.0.1:{silent.getsockname()[1]}"])
     await names.resolve("localhost", 80)

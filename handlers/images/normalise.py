@@ -22,7 +22,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from handlers.chat.image_verdicts import MAX_PIXELS
+from handlers.images.verdicts import MAX_PIXELS
 
 FORMATS = tuple(kind.format for kind in (JpegImageFile, PngImageFile, WebPImageFile, GifImageFile))
 LONGEST = 2048

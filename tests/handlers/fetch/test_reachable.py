@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_network
 
 import pytest
 
-from handlers.chat.reachable import reachable
+from handlers.fetch.reachable import reachable
 from tests.spec import spec
 
 DENIED = [

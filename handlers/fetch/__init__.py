@@ -1,0 +1,1 @@
+"""Fetching from URLs of strangers."""

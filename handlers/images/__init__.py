@@ -1,0 +1,1 @@
+"""Images of strangers, made into JPEGs that can be handed on."""
