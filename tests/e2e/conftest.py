@@ -24,8 +24,17 @@ from hordechat.embedded import postgres, s3, valkey
 from hordechat.process import Child, Service, wait_ready
 from lua.link import connect
 from tests.conftest import database_named
-from tests.e2e.harness import Up, eventually, family, known, programs, serving
-from tests.e2e.wire import hang_up
+from tests.e2e.harness import (
+    POP,
+    Up,
+    declaration,
+    eventually,
+    family,
+    known,
+    programs,
+    serving,
+)
+from tests.e2e.wire import Http, NoAnswer, hang_up
 from tests.orphans import leave_none
 
 PARTITIONS = 4
@@ -253,8 +262,18 @@ async def connections() -> AsyncIterator[None]:
 
 @pytest.fixture
 async def pool(session_pool: Pool) -> AsyncIterator[Pool]:
-    """The shared service; a test that passes has brought to an end whatever it began."""
+    """The shared service, and a worker that was just seen, for a test before may have let time
+    pass; a test that passes has brought to an end whatever it began."""
     before = await session_pool.unended()  # by a test that failed
+
+    async def seen() -> bool:
+        async with Http(session_pool.up.url, session_pool.owner) as owner:
+            try:
+                return (await owner.call("POST", POP, declaration("first"))).status == 200
+            except NoAnswer:
+                return False
+
+    await eventually(seen, 10, "a worker that is seen")
     yield session_pool
 
     async def at_rest() -> bool:
