@@ -178,7 +178,7 @@ class Delivery:
         return self._sent + length / SENT_BYTES_A_SECOND
 
     async def hand_out(
-        self, declaration: Declaration, assign: Assign, *, images: bool, decoy: bool = False
+        self, declaration: Declaration, assign: Assign, *, images: bool
     ) -> Handed | None:
         """Have a chat job assigned and build its payload; None where there is none, or its payload
         cannot be built: then somebody else gets it, or this worker a moment later.

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from PIL import Image, ImageChops, ImageCms, ImageStat
+from PIL.JpegImagePlugin import JpegImageFile
 
 from handlers.images.normalise import TooManyPixels, Unreadable, normalise
 from tests.handlers.images.imagery import (
@@ -53,9 +54,10 @@ def test_any_form_becomes_an_rgb_jpeg_that_looks_the_same(form: str) -> None:
 
     assert (found.format, found.mode, found.size) == ("JPEG", "RGB", (64, 48))
     for at in ((5, 5), (60, 5), (5, 40), (32, 24)):
-        looks = image.getpixel(at)
+        looks, seen = image.getpixel(at), found.getpixel(at)
         assert isinstance(looks, tuple)
-        assert all(abs(a - b) < 16 for a, b in zip(looks, found.getpixel(at), strict=True))  # type: ignore[arg-type]
+        assert isinstance(seen, tuple)
+        assert all(abs(a - b) < 16 for a, b in zip(looks, seen, strict=True))
 
 
 @spec("Images", 15)
@@ -63,7 +65,9 @@ def test_the_quality_is_90() -> None:
     found = read(normalise(drawn(8, 8)))
     wanted = read(drawn(8, 8, "JPEG", quality=90))
 
-    assert found.quantization == wanted.quantization  # type: ignore[attr-defined]
+    assert isinstance(found, JpegImageFile)
+    assert isinstance(wanted, JpegImageFile)
+    assert found.quantization == wanted.quantization
 
 
 @spec("Images", 7, 15)
