@@ -13,16 +13,14 @@ from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from itertools import islice
 from typing import NamedTuple, TypeVar
-from xml.etree.ElementTree import ParseError
 
 import structlog
 import urllib3
-from minio import Minio
 from minio.deleteobjects import DeleteObject
-from minio.error import MinioException, S3Error
+from minio.error import S3Error
 from urllib3.exceptions import HTTPError, ProtocolError
 
-from handlers.endpoints import Endpoint
+from archive.s3 import FAILURES, NOTHING_THERE, PART_BYTES, Access, client, make_bucket, reason
 from handlers.errors import ChatImageStorageUnavailable
 from handlers.objects import is_messages
 from handlers.threads import Busy, Threads
@@ -39,13 +37,6 @@ AWAY_SECONDS = 2.0
 """How long a store that was away is taken to be so."""
 PAGE = 1000
 """Objects that one call lists, as S3 has it."""
-_TOLD = 200
-"""Characters of a failure that are logged: a store may answer a page of HTML."""
-_PART_BYTES = 1024**3
-"""More than any object has. In parts, an upload that fails leaves some that no listing shows."""
-_NOTHING_THERE = ("NoSuchKey", "NoSuchBucket")
-_FAILURES = (MinioException, HTTPError, OSError, ValueError, ParseError)
-"""What the client raises: an answer that is none is told by ValueError or ParseError."""
 
 
 class Bounds(NamedTuple):
@@ -121,8 +112,9 @@ class Store:
         self._place = place
         self._bounds = bounds
         timeout = urllib3.Timeout(connect=bounds.connect, read=bounds.read)
-        self._client = _client(place, place.endpoint, timeout)
-        self._signer = _client(place, place.public, timeout)
+        access = Access(place.access_key, place.secret_key, place.region)
+        self._client = client(place.endpoint, access, timeout, connections=THREADS)
+        self._signer = client(place.public, access, timeout, connections=THREADS)
         self._threads = Threads(THREADS, waiting=bounds.waiting, name="store")
         self._now = now
         self._ticks = ticks
@@ -211,7 +203,7 @@ class Store:
                 )
         except Busy as error:
             raise ChatImageStorageUnavailable from error
-        except _FAILURES as error:  # TimeoutError is an OSError
+        except FAILURES as error:  # TimeoutError is an OSError
             self._failed(error)
             raise ChatImageStorageUnavailable from error
         except ObjectMissing:
@@ -260,15 +252,8 @@ class Store:
         except S3Error as error:
             if error.code != "NoSuchBucket":
                 raise
-            self._make(bucket)
+            make_bucket(self._client, bucket)
             self._send(bucket, each)
-
-    def _make(self, bucket: str) -> None:
-        try:
-            self._client.make_bucket(bucket)
-        except S3Error as error:
-            if error.code not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
-                raise  # else somebody was quicker
 
     def _send(self, bucket: str, each: Object) -> None:
         messages = is_messages(each.key)
@@ -284,14 +269,14 @@ class Store:
             len(each.body),
             content_type="application/json" if messages else "image/jpeg",
             metadata=headers,
-            part_size=_PART_BYTES,
+            part_size=PART_BYTES,
         )
 
     def _get(self, key: str) -> bytes:
         try:
             answer = self._client.get_object(self.bucket(key), key)
         except S3Error as error:
-            if error.code in _NOTHING_THERE:
+            if error.code in NOTHING_THERE:
                 raise ObjectMissing(key) from error
             raise
         try:
@@ -304,7 +289,7 @@ class Store:
         try:
             self._client.stat_object(bucket, key)
         except S3Error as error:
-            if error.code not in _NOTHING_THERE:
+            if error.code not in NOTHING_THERE:
                 raise
             return False
         return True
@@ -313,10 +298,10 @@ class Store:
         try:
             told = list(self._client.remove_objects(bucket, [DeleteObject(key) for key in keys]))
         except S3Error as error:
-            if error.code not in _NOTHING_THERE:
+            if error.code not in NOTHING_THERE:
                 raise
             return set(keys)
-        stayed = [each for each in told if each.code not in _NOTHING_THERE]
+        stayed = [each for each in told if each.code not in NOTHING_THERE]
         if stayed:
             first = stayed[0]
             logger.warning(
@@ -333,24 +318,6 @@ class Store:
                 for each in islice(listing, self._bounds.page)
             ]
         except S3Error as error:
-            if error.code not in _NOTHING_THERE:
+            if error.code not in NOTHING_THERE:
                 raise
             return []
-
-
-def reason(error: BaseException | None) -> str:
-    """Why the store did not do as it was asked, in its own words and short."""
-    told = f"{error.code}: {error.message}" if isinstance(error, S3Error) else str(error)
-    return f"{type(error).__name__}: {told}"[:_TOLD]
-
-
-def _client(place: Place, endpoint: str, timeout: urllib3.Timeout) -> Minio:
-    where = Endpoint.parse(endpoint)
-    return Minio(
-        where.netloc,
-        access_key=place.access_key,
-        secret_key=place.secret_key,
-        secure=where.scheme == "https",
-        region=place.region,
-        http_client=urllib3.PoolManager(timeout=timeout, retries=False, maxsize=THREADS),
-    )

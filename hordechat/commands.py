@@ -489,9 +489,9 @@ def objects_check(settings: Settings, *, as_json: bool, delete: bool) -> bool:
     """Check what is in the object store; print what is wrong, and what there is."""
     import msgspec
 
+    from archive.s3 import reason
     from handlers.accounted import Orphan, Tally, check
     from handlers.deletes import queue_delete
-    from handlers.store import reason
     from hordechat import objects
 
     store = store_of(settings)

@@ -1,8 +1,12 @@
 """From settings to the log and the numbers of its rules: what every process opens first."""
 
+from archive.archive import Archive
+from archive.bucket import Bucket
+from archive.bucket import Place as Shelf
+from archive.endpoints import Endpoint, is_local
+from archive.s3 import Access
 from events.base import KUDOS
 from events.keys import PARTITIONS, Keys
-from handlers.endpoints import Endpoint, is_local
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.store import Place, Store
@@ -58,6 +62,15 @@ def store_of(settings: Settings) -> Store | None:
             messages=settings.r2_chat_messages_bucket or images,
         )
     )
+
+
+def archive_of(settings: Settings) -> Archive | None:
+    """The archive of the log; None where there is no object store."""
+    if not settings.s3_endpoint_url:
+        return None
+    access = Access(settings.s3_access_key, settings.s3_secret_key, settings.s3_region)
+    shelf = Shelf(settings.s3_endpoint_url, access, settings.archive_bucket)
+    return Archive(Bucket(shelf), settings.partitions)
 
 
 def out_of_reach(settings: Settings) -> str | None:

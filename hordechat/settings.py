@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from archive.endpoints import Endpoint
 from handlers.addresses import networks_of
-from handlers.endpoints import Endpoint
 
 _UNPREFIXED = frozenset(
     {
@@ -376,8 +376,68 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
     ] = 60
     memory_limit_bytes: Annotated[
         int,
-        _meta("used_memory of Redis past which submissions get 503; 0: no limit", "bytes", ge=0),
+        _meta(
+            "used_memory of Redis past which submissions get 503; 0: nine tenths of its maxmemory, "
+            "where it has one",
+            "bytes",
+            ge=0,
+        ),
     ] = 0
+
+    # History
+    archive_bucket: Annotated[
+        str,
+        _meta(
+            "Bucket of the log's archive, for this deployment alone; lost, history is",
+            "bucket",
+            pattern=_BUCKET,
+        ),
+    ] = "horde-archive"
+    segment_bytes: Annotated[
+        int,
+        _meta(
+            "The archiver closes a segment of a log that has come to so much",
+            "bytes",
+            ge=1,
+            le=2**28,
+        ),
+    ] = 8 * 2**20
+    segment_seconds: Annotated[
+        float,
+        _meta("It closes one whose first event is so old, whatever its size", "seconds", gt=0),
+    ] = 60
+    archiver_seconds: Annotated[
+        float, _meta("Pause between two passes of the archiver", "seconds", gt=0)
+    ] = 1
+    snapshot_events: Annotated[
+        int,
+        _meta(
+            "The archiver takes a snapshot of a partition's state after so many events; 0: never",
+            "events",
+            ge=0,
+        ),
+    ] = 1_000_000
+    log_retention_seconds: Annotated[
+        float,
+        _meta("Events stay in Redis for so long, where there is room", "seconds", ge=0),
+    ] = 3600
+    log_memory_bytes: Annotated[
+        int,
+        _meta(
+            "Memory that all logs in Redis together keep to; past it events go as soon as they are "
+            "archived and read",
+            "bytes",
+            ge=1,
+        ),
+    ] = 256 * 2**20
+    log_memory_hard_bytes: Annotated[
+        int,
+        _meta(
+            "Memory of all logs in Redis together past which submissions get 503; 0: no limit",
+            "bytes",
+            ge=0,
+        ),
+    ] = 2 * 2**30
 
     # Waiting and failing
     wait_limit_seconds: Annotated[
@@ -453,6 +513,16 @@ def load(environ: Mapping[str, str]) -> Settings:
     for low, high in _ORDERED:
         if getattr(found, low) > getattr(found, high):
             raise SettingsError(f"{env_name(low)}: has to be at most {env_name(high)}")
+    if 0 < found.log_memory_hard_bytes <= found.log_memory_bytes:
+        raise SettingsError(
+            f"{env_name('log_memory_hard_bytes')}: has to be more than "
+            f"{env_name('log_memory_bytes')}, or 0"
+        )
+    if found.archive_bucket in (found.r2_source_image_bucket, found.r2_chat_messages_bucket):
+        raise SettingsError(
+            f"{env_name('archive_bucket')}: must not hold anything else: what is in the others is "
+            "deleted with its requests"
+        )
     if found.s3_endpoint_url and not (found.s3_access_key and found.s3_secret_key):
         raise SettingsError(
             f"{env_name('s3_access_key')}, {env_name('s3_secret_key')}: have to be set where "

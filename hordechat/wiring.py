@@ -23,6 +23,7 @@ from api.models import Models
 from api.service_status import Census
 from api.wait import Drain, Watches
 from api.workers import Directory
+from archive.endpoints import Endpoint
 from events.base import Position
 from events.keys import Keys
 from handlers import moderation
@@ -35,7 +36,6 @@ from handlers.chat.delivery import Delivery
 from handlers.chat.pictures import Offload, Pictures
 from handlers.chat.pricing import Tariff
 from handlers.chat.schema_pool import SchemaPool
-from handlers.endpoints import Endpoint
 from handlers.fetch.fetcher import Fetcher
 from handlers.images.pool import ImagePool
 from handlers.log import Log

@@ -1,0 +1,110 @@
+"""The archive of a deployment's logs: adding segments, and reading them as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from archive.bucket import ArchiveMissing, ArchiveUnavailable, Bucket
+from archive.segments import Damaged, Raw, Segment, closed, opened, padded, prefix
+from events.base import START, Position
+
+
+class WrongArchive(Exception):
+    """This archive is of a deployment with another number of partitions."""
+
+
+class Gap(Exception):
+    """Events are missing in the archive."""
+
+
+class Archive:
+    """What is archived of each partition's log.
+
+    Calls block. Raise ArchiveUnavailable, and Damaged or Gap for what cannot be read as one log.
+    """
+
+    def __init__(self, bucket: Bucket, partitions: int) -> None:
+        self.bucket = bucket
+        self.partitions = partitions
+
+    def check(self) -> None:
+        """Raise WrongArchive where the bucket holds logs of another number of partitions."""
+        others = [each for each in self.bucket.folders("log/") if each != str(self.partitions)]
+        if others:
+            raise WrongArchive(
+                f"The archive holds logs of {others[0]} partitions, HORDE_PARTITIONS says "
+                f"{self.partitions}"
+            )
+
+    def listed(self, partition: int, since: Position = START) -> Iterator[Segment]:
+        """Every segment whose last event stands at `since` or behind it, in order of their last
+        events, whether they make one log or not."""
+        folder = prefix(self.partitions, partition)
+        for key in self.bucket.names(folder, f"{folder}{padded(since)}"):
+            segment = Segment.parse(key)
+            if segment is not None:
+                yield segment
+
+    def segments(self, partition: int, after: Position = START) -> Iterator[Segment]:
+        """The segments that together hold each event behind `after`, one behind the other.
+
+        Where two overlap the later one is whole: its first events were told already. Raise Gap
+        where an event may be missing, also between `after` and the first of them.
+        """
+        return (each for each in self._chain(partition, after) if each.last > after)
+
+    def end(self, partition: int, after: Position = START) -> Segment | None:
+        """The last segment of the log that goes on at `after`, or ends there; None where there is
+        none."""
+        last = None
+        for last in self._chain(partition, after):  # noqa: B007 - the last one is wanted
+            pass
+        return last
+
+    def read(self, partition: int, after: Position = START) -> Iterator[list[Raw]]:
+        """The events behind `after`, segment by segment, each once. Nothing where the archive ends
+        at `after` or in front of it."""
+        reached, vanished = after, ""
+        while True:
+            try:
+                for segment in self.segments(partition, reached):
+                    entries = opened(segment, self.bucket.get(segment.key))
+                    if segment.first <= reached:
+                        entries = [each for each in entries if each.position > reached]
+                    if entries:
+                        yield entries
+                        reached = entries[-1].position
+            except ArchiveMissing as error:
+                # One that was not needed was taken away behind the listing; another holds the same.
+                if str(error) == vanished:
+                    raise Damaged(f"{error} is listed, and is not there") from error
+                vanished = str(error)
+            else:
+                return
+
+    def _chain(self, partition: int, after: Position) -> Iterator[Segment]:
+        wanted = 1 if after == START else None
+        for segment in self.listed(partition, after):
+            if wanted is None:
+                if segment.first > after:
+                    raise Gap(f"nothing in {segment.key} or before it holds {after}")
+            elif segment.beyond <= wanted:
+                continue  # of a second archiver, whose work was not needed
+            elif segment.number > wanted:
+                raise Gap(f"event {wanted} is not there, in front of {segment.key}")
+            yield segment
+            wanted = segment.beyond
+
+    def add(self, partition: int, number: int, entries: Sequence[Raw]) -> Segment:
+        """Store a segment and read it back. Raise Damaged where the store has something else.
+
+        number  of its first event
+        """
+        segment, body = closed(self.partitions, partition, number, entries)
+        self.bucket.put(segment.key, body)
+        if self.bucket.get(segment.key) != body:
+            raise Damaged(f"{segment.key} is not what was stored")
+        return segment
+
+
+__all__ = ["Archive", "ArchiveUnavailable", "Damaged", "Gap", "WrongArchive"]

@@ -1,0 +1,143 @@
+"""The bucket that holds the archive: objects are written once, read back, listed in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import urllib3
+from minio.deleteobjects import DeleteObject
+from minio.error import S3Error
+from urllib3.exceptions import ProtocolError
+
+from archive.s3 import FAILURES, NOTHING_THERE, PART_BYTES, Access, client, make_bucket, reason
+
+T = TypeVar("T")
+
+PAGE = 1000
+"""Names that one call lists, as S3 has it."""
+
+
+class ArchiveUnavailable(Exception):
+    """The object store does not answer, or refuses."""
+
+
+class ArchiveMissing(Exception):
+    """An object that was listed is not there."""
+
+
+class Place(NamedTuple):
+    """Where an archive is."""
+
+    endpoint: str  # URL, http or https, without a path
+    access: Access
+    bucket: str
+
+
+class Bucket:
+    """Calls block, each for some seconds at most. Raise ArchiveUnavailable.
+
+    It may be used from several threads.
+    """
+
+    def __init__(self, place: Place, *, connect: float = 2.0, read: float = 10.0) -> None:
+        self._bucket = place.bucket
+        timeout = urllib3.Timeout(connect=connect, read=read)
+        self._client = client(place.endpoint, place.access, timeout, connections=4)
+
+    def put(self, key: str, body: bytes) -> None:
+        """Store an object."""
+        self._run(lambda: self._put(key, body))
+
+    def get(self, key: str) -> bytes:
+        """All of an object; raise ArchiveMissing."""
+        return self._run(lambda: self._get(key))
+
+    def names(self, prefix: str, after: str = "") -> Iterator[str]:
+        """The names that begin so, in order, those behind `after`. What comes or goes meanwhile may
+        be told or not."""
+        while page := self._run(lambda after=after: self._page(prefix, after)):  # type: ignore[misc]
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1]
+
+    def folders(self, prefix: str) -> list[str]:
+        """What stands between `prefix` and the next `/` in any name, in order."""
+        return self._run(lambda: self._folders(prefix))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; one that is not there is gone already."""
+        for key in keys:
+            self._run(lambda key=key: self._delete(key))  # type: ignore[misc]
+
+    def _run(self, work: Callable[[], T]) -> T:
+        """A connection that the store closed between two calls is no answer: every call may be
+        made twice."""
+        try:
+            try:
+                return work()
+            except ProtocolError:
+                return work()
+        except FAILURES as error:
+            raise ArchiveUnavailable(reason(error)) from error
+
+    def _put(self, key: str, body: bytes) -> None:
+        try:
+            self._send(key, body)
+        except S3Error as error:
+            if error.code != "NoSuchBucket":
+                raise
+            make_bucket(self._client, self._bucket)
+            self._send(key, body)
+
+    def _send(self, key: str, body: bytes) -> None:
+        self._client.put_object(
+            self._bucket,
+            key,
+            BytesIO(body),
+            len(body),
+            content_type="application/octet-stream",
+            part_size=PART_BYTES,
+        )
+
+    def _get(self, key: str) -> bytes:
+        try:
+            answer = self._client.get_object(self._bucket, key)
+        except S3Error as error:
+            if error.code in NOTHING_THERE:
+                raise ArchiveMissing(key) from error
+            raise
+        try:
+            return answer.read()
+        finally:
+            answer.close()
+            answer.release_conn()
+
+    def _page(self, prefix: str, after: str) -> list[str]:
+        listing = self._client.list_objects(
+            self._bucket, prefix=prefix, recursive=True, start_after=after or None
+        )
+        try:
+            return [str(each.object_name) for each in islice(listing, PAGE)]
+        except S3Error as error:
+            if error.code not in NOTHING_THERE:
+                raise
+            return []
+
+    def _folders(self, prefix: str) -> list[str]:
+        try:
+            found = [
+                str(each.object_name) for each in self._client.list_objects(self._bucket, prefix)
+            ]
+        except S3Error as error:
+            if error.code not in NOTHING_THERE:
+                raise
+            return []
+        return sorted({each.removeprefix(prefix).split("/")[0] for each in found})
+
+    def _delete(self, key: str) -> None:
+        # One by one: stores differ in what they say of several.
+        list(self._client.remove_objects(self._bucket, [DeleteObject(key)]))
