@@ -1,5 +1,6 @@
 """The docs say what the code does: states, scripts, settings, links, names."""
 
+import ast
 import pkgutil
 import re
 from pathlib import Path
@@ -117,3 +118,27 @@ def test_decisions_are_numbered_without_gaps_and_short() -> None:
         for part in ("**Context.**", "**Choice.**", "**Given up.**", "**Revisit when**"):
             assert part in text, (page.name, part)
         assert len(text.splitlines()) <= 25
+
+
+def alarms() -> set[str]:
+    """What any process of the service may say at level warning or above."""
+    found = set()
+    for package in ("api", "archive", "handlers", "hordechat", "projections"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.Call(
+                        func=ast.Attribute(attr="warning" | "error" | "exception"),
+                        args=[ast.Constant(str(event)), *_],
+                    ):
+                        found.add(event)
+    return found
+
+
+def test_the_runbook_has_every_alarm() -> None:
+    text = " ".join((DOCS / "runbook.md").read_text().split())
+
+    assert "waits_for_redis" in alarms()
+    assert {
+        event for event in alarms() if f"`{event}`" not in text and f"`` {event} ``" not in text
+    } == set()
