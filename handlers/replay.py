@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
+from archive.segments import Raw
 from events import codec
 from events.base import START, Position, Recorded
 from events.keys import kind_of
@@ -28,15 +29,21 @@ async def read_log(log: Log, partition: int, after: Position = START) -> AsyncIt
 
     Raise UnknownType.
     """
+    async for page in read_raw(log, partition, after):
+        yield [Entry(codec.decode(partition, id_, fields), fields) for id_, fields in page]
+
+
+async def read_raw(log: Log, partition: int, after: Position = START) -> AsyncIterator[list[Raw]]:
+    """The same as stored: for who shows events, whether this build knows them or not."""
     position = after
     while True:
-        raw = await log.read(
+        found = await log.read(
             "XRANGE", log.keys.events(partition), f"({position}", "+", "COUNT", PAGE
         )
-        if not raw:
+        if not found:
             return
-        page = [Entry(codec.decode(partition, id_, fields), fields) for id_, fields in raw]
-        position = page[-1].recorded.position
+        page = [Raw(id_, fields) for id_, fields in found]
+        position = page[-1].position
         yield page
 
 
