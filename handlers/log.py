@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from archive.archive import Archive
 from events.base import START, Position
 from events.keys import Keys
 from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
@@ -22,12 +23,15 @@ within a second."""
 
 
 class Log:
-    """One deployment's log and hot state."""
+    """One deployment's log and hot state, and the archive of the log, where it has one."""
 
-    def __init__(self, redis: Redis, keys: Keys, *, test: bool = False) -> None:
+    def __init__(
+        self, redis: Redis, keys: Keys, *, test: bool = False, archive: Archive | None = None
+    ) -> None:
         self.redis = redis
         self.keys = keys
         self.test = test
+        self.archive = archive
         self.scripts = Scripts(redis, test=test)
         self._background: set[asyncio.Task[Any]] = set()
 

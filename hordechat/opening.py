@@ -34,7 +34,7 @@ async def open_log(
         timeout=settings.redis_timeout_seconds if timeout is None else timeout,
         ordered=ordered,
     )
-    log = Log(redis, Keys(settings.partitions), test=settings.test)
+    log = Log(redis, Keys(settings.partitions), test=settings.test, archive=archive_of(settings))
     await log.read("SET", PARTITIONS, settings.partitions, "NX")
     recorded = int(await log.read("GET", PARTITIONS))
     if recorded != settings.partitions:
