@@ -8,12 +8,21 @@ from archive.bucket import ArchiveMissing, ArchiveUnavailable, Bucket
 from archive.segments import Damaged, Raw, Segment, closed, opened, padded, prefix
 from events.base import START, Position
 
+_HOUR_MS = 3_600_000
+_STEPS_MS = (_HOUR_MS, 24 * _HOUR_MS, 30 * 24 * _HOUR_MS, 2**63)
+"""How far back names are listed to find the one in front of a position: nothing lists backwards."""
+
 
 class WrongArchive(Exception):
     """This archive is of a deployment with another number of partitions."""
 
 
-class Gap(Exception):
+class HistoryLost(Exception):
+    """What comes next is neither in the log nor in the archive: it was trimmed, or Redis lost
+    it."""
+
+
+class Gap(HistoryLost):
     """Events are missing in the archive."""
 
 
@@ -53,6 +62,20 @@ class Archive:
         """
         return (each for each in self._chain(partition, after) if each.last > after)
 
+    def before(self, partition: int, position: Position) -> Position:
+        """The last event of the last segment that ends in front of `position`, to read on behind
+        it; START where there is none."""
+        for back in _STEPS_MS:
+            since = Position(max(0, position.ms - back), 0)
+            found = START
+            for segment in self.listed(partition, since):
+                if segment.last >= position:
+                    break
+                found = segment.last
+            if found != START or since == START:
+                break
+        return found
+
     def end(self, partition: int, after: Position = START) -> Segment | None:
         """The last segment of the log that goes on at `after`, or ends there; None where there is
         none."""
@@ -60,6 +83,16 @@ class Archive:
         for last in self._chain(partition, after):  # noqa: B007 - the last one is wanted
             pass
         return last
+
+    def holds(self, partition: int, position: Position) -> bool:
+        """Whether this very event is archived."""
+        first = next(self.listed(partition, position), None)
+        if first is None or position < first.first:
+            return False
+        if position in (first.first, first.last):
+            return True
+        entries = opened(first, self.bucket.get(first.key))
+        return any(each.position == position for each in entries)
 
     def read(self, partition: int, after: Position = START) -> Iterator[list[Raw]]:
         """The events behind `after`, segment by segment, each once. Nothing where the archive ends
@@ -72,8 +105,9 @@ class Archive:
                     if segment.first <= reached:
                         entries = [each for each in entries if each.position > reached]
                     if entries:
-                        yield entries
                         reached = entries[-1].position
+                        yield entries
+                    del entries  # or it would be held while the next one is opened
             except ArchiveMissing as error:
                 # One that was not needed was taken away behind the listing; another holds the same.
                 if str(error) == vanished:
@@ -107,4 +141,4 @@ class Archive:
         return segment
 
 
-__all__ = ["Archive", "ArchiveUnavailable", "Damaged", "Gap", "WrongArchive"]
+__all__ = ["Archive", "ArchiveUnavailable", "Damaged", "Gap", "HistoryLost", "WrongArchive"]

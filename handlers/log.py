@@ -73,14 +73,15 @@ class Log:
                 raise
             return answer
 
-    async def read(self, *command: Argument) -> Any:
-        """Run one plain command; raise RedisUnavailable without an answer, OutOfMemory where Redis
-        has no room for what it would write."""
+    async def read(self, *command: Argument, at: str | None = None) -> Any:
+        """Run one plain command, in a cluster on the node of its key, or of the key `at`; raise
+        RedisUnavailable without an answer, OutOfMemory where Redis has no room for what it would
+        write."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         while True:
             try:
-                return await self.redis.call(*command)
+                return await self.redis.call(*command, at=at)
             except Unavailable as error:
                 if loop.time() - started < PATIENCE:
                     await asyncio.sleep(0.02)
@@ -88,6 +89,14 @@ class Log:
                 raise RedisUnavailable from error
             except OutOfMemoryError as error:
                 raise OutOfMemory from error
+
+    async def everywhere(self, *command: Argument) -> list[Any]:
+        """Run one plain command on every server that holds keys of ours; the answers of those that
+        gave one. Raise RedisUnavailable where none did."""
+        try:
+            return await self.redis.everywhere(*command)
+        except Unavailable as error:
+            raise RedisUnavailable from error
 
     async def head(self, partition: int) -> Position:
         """The last position of a partition's log."""
@@ -99,10 +108,9 @@ class Log:
 
         Scripts judge by their own reading.
         """
-        seconds, micros = await self.read("TIME")
-        shift = (
-            await self.read("HGET", self.keys.control(partition), "clock_ms") if self.test else None
-        )
+        control = self.keys.control(partition)
+        seconds, micros = await self.read("TIME", at=control)
+        shift = await self.read("HGET", control, "clock_ms") if self.test else None
         return int(seconds) * 1000 + int(micros) // 1000 + int(shift or 0)
 
     def later(self, work: Coroutine[Any, Any, object]) -> None:

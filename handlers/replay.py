@@ -4,7 +4,7 @@ copy that verify needs."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import NamedTuple
 
 from archive.segments import Raw
@@ -33,7 +33,9 @@ async def read_log(log: Log, partition: int, after: Position = START) -> AsyncIt
         yield [Entry(codec.decode(partition, id_, fields), fields) for id_, fields in page]
 
 
-async def read_raw(log: Log, partition: int, after: Position = START) -> AsyncIterator[list[Raw]]:
+async def read_raw(
+    log: Log, partition: int, after: Position = START
+) -> AsyncGenerator[list[Raw], None]:
     """The same as stored: for who shows events, whether this build knows them or not."""
     position = after
     while True:

@@ -69,6 +69,23 @@ def test_overlapping_segments_tell_each_event_once(archive: Archive) -> None:
     assert numbers(archive, Position(1006, 0)) == [7, 8, 9]
 
 
+def test_reading_may_begin_at_any_time(archive: Archive) -> None:
+    """A month lies between some segments: names are listed from further and further back."""
+    month = 31 * 24 * 3_600_000
+    for number, ms in enumerate((1000, 1001, month, month + 7_200_000, 3 * month), 1):
+        archive.add(0, number, [Raw(f"{ms}-{number}".encode(), [b"type", b"t"])])
+
+    found = [
+        archive.before(0, Position(ms, 0))
+        for ms in (1, 1001, month, month + 1, month + 7_200_000, 3 * month, 4 * month)
+    ]
+
+    assert [each.seq for each in found] == [0, 1, 2, 3, 3, 4, 5]
+    assert archive.before(0, Position(1001, 2)) == Position(1000, 1)
+    assert archive.before(0, Position(1001, 3)) == Position(1001, 2)
+    assert archive.before(0, START) == START
+
+
 def test_a_missing_event_is_never_passed_over(archive: Archive) -> None:
     first = add(archive, 1, 5)
     middle = add(archive, 6, 7)
