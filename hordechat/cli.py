@@ -93,6 +93,31 @@ def _id(_context: click.Context, _parameter: click.Parameter, text: str | None) 
     return text
 
 
+def _moment(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Any:
+    """A moment, from any way to write one."""
+    from hordechat import moments
+
+    if text is None:
+        return None
+    try:
+        return moments.parse(text)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"not {moments.SPELLED}") from None
+
+
+def _words(
+    _context: click.Context, _parameter: click.Parameter, words: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Types of events that there are."""
+    from events.types import EVENTS
+
+    known = sorted(str(kind.__struct_config__.tag) for kind in EVENTS)
+    for word in words:
+        if word not in known:
+            raise click.BadParameter(f"{word!r} is none of {', '.join(known)}")
+    return words
+
+
 def _amount(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
     """10^-4 kudos, from a number of kudos."""
     from decimal import Decimal, InvalidOperation
@@ -333,15 +358,47 @@ def verify(context: Context) -> None:
 
 @main.command()
 @_with_data_dir
-@click.option("--request", "request_id", metavar="ID", help="Only events of this request.")
-def log(context: Context, request_id: str | None) -> None:
-    """Print the events of the log, readable."""
+@click.option("--since", metavar="MOMENT", callback=_moment, help="Events from there on.")
+@click.option("--until", metavar="MOMENT", callback=_moment, help="Events in front of it.")
+@click.option("--request", "request_id", metavar="ID", help="Only events that name this request.")
+@click.option(
+    "--type",
+    "types",
+    metavar="WORD",
+    multiple=True,
+    callback=_words,
+    help="Only events of this type, as `assigned`; may be repeated.",
+)
+@click.option(
+    "--partition", type=click.IntRange(min=0), help="Only this partition's log, numbered from 0."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "jsonl", "csv"]),
+    default="text",
+    show_default=True,
+    help="What docs/events.md describes.",
+)
+def log(context: Context, request_id: str | None, partition: int | None, **given: Any) -> None:
+    """Print the events of the log, oldest first, of all partitions in one order.
+
+    A MOMENT is a time (2026-05-01T12:30, UTC unless it says otherwise), a date, how long ago (90s,
+    15m, 2h, 7d), or a position (1777638600000-0).
+    """
     if request_id is not None and not _UUID.fullmatch(request_id):
         raise click.BadParameter("not a request id (a UUID)", param_hint="--request")
-    given = context.settings("log")
+    found = context.settings("log")
+    if partition is not None and partition >= found.partitions:
+        last = found.partitions - 1
+        raise click.BadParameter(f"the last one is {last}", param_hint="--partition")
     from hordechat import commands
+    from hordechat.moments import Backwards
 
-    commands.log(given, request_id=request_id)
+    try:
+        commands.log(found, request_id=request_id, partition=partition, **given)
+    except Backwards:
+        raise click.BadParameter("later than --until", param_hint="--since") from None
 
 
 @main.group()

@@ -1,13 +1,14 @@
 """What each subcommand does: connect, build the parts, call a handler or a loop."""
 
 import asyncio
+import os
 import signal
 import sys
 import tempfile
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 import structlog
 
 from api.health import MayEvict, redis_check
-from events.base import KUDOS, Position
+from events.base import KUDOS
 from events.ledger import Stored
 from handlers import users
 from handlers.account_changes import (
@@ -36,16 +37,19 @@ from handlers.errors import (
     RedisUnavailable,
 )
 from handlers.grants import grant
+from handlers.history import history
 from handlers.janitor import Janitor
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.modes import read_modes, set_modes
 from handlers.profiles import Profile, read_profile, set_profile
-from handlers.replay import read_log, rebuild_state
+from handlers.replay import rebuild_state
 from handlers.timeouts import Timeout, Timeouts
 from handlers.verify import verify as compare
 from hordechat import garbage
 from hordechat.duty import Duty
+from hordechat.export import FORMS, Form, chosen, heading
+from hordechat.moments import Moment, span
 from hordechat.opening import CannotOpen, limits_of, open_log, out_of_reach, store_of
 from hordechat.settings import Settings
 from lua.link import Link, Tail, Unavailable
@@ -262,36 +266,33 @@ def verify(settings: Settings) -> bool:
     return not differences
 
 
-def log(settings: Settings, *, request_id: str | None) -> None:
-    """Print events, oldest first, one line each."""
+def log(
+    settings: Settings,
+    *,
+    since: Moment | None,
+    until: Moment | None,
+    request_id: str | None,
+    types: Sequence[str],
+    partition: int | None,
+    form: Form,
+) -> None:
+    """Print events, oldest first. Raise Backwards where `since` is later than `until`."""
+    words, named = frozenset(word.encode() for word in types), (request_id or "").encode()
+    write, out = FORMS[form], sys.stdout.buffer
 
     async def work(opened: Log) -> None:
-        keys = opened.keys
-        partitions = keys.all() if request_id is None else [keys.of(request_id)]
-        for partition in partitions:
-            async for page in read_log(opened, partition):
-                for entry in page:
-                    line = describe(entry.recorded.position, entry.fields)
-                    if request_id is None or request_id in line:
-                        sys.stdout.write(line + "\n")
+        partitions = list(opened.keys.all()) if partition is None else [partition]
+        begins, ends = span(since, until, await opened.now_ms(partitions[0]))
+        out.write(heading(form))
+        async with aclosing(history(opened, partitions, begins, ends)) as pages:
+            async for page in pages:
+                out.write(write(chosen(page, types=words, request_id=named)))
+        out.flush()
 
-    _with_log(settings, work)
-
-
-def describe(position: Position, fields: Any) -> str:
-    """One event as a line: time, position, word, and its fields as stored."""
-    pairs = list(zip(fields[::2], fields[1::2], strict=True))
-    at = datetime.fromtimestamp(position.ms / 1000, UTC).isoformat(timespec="milliseconds")
-    told = " ".join(
-        f"{name.decode()}={_shown(value)}" for name, value in pairs if name not in (b"type", b"v")
-    )
-    return f"{at} {position} {pairs[0][1].decode():<15} {told}"
-
-
-def _shown(value: bytes) -> str:
-    """A value on one line, whatever somebody called their worker."""
-    text = value.decode(errors="replace")
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
+    try:
+        _with_log(settings, work)
+    except BrokenPipeError:  # whoever reads it has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def user_create(

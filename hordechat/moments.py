@@ -6,14 +6,14 @@ import re
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from events.base import Position
+from events.base import START, Position
 
 SPELLED = (
     "a time (2026-05-01T12:30, UTC unless it says otherwise), a date, how long ago "
     "(90s, 15m, 2h, 7d), or a position (1777638600000-0)"
 )
-_POSITION = re.compile(r"(\d{5,15})-(\d{1,10})")  # a year and its month are none
-_AGO = re.compile(r"(\d{1,9})([smhd])")
+_POSITION = re.compile(r"([0-9]{5,15})-([0-9]{1,10})")  # a year and its month are none
+_AGO = re.compile(r"([0-9]{1,9})([smhd])")
 _MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -24,6 +24,10 @@ class Ago(NamedTuple):
 
 
 Moment = Position | Ago
+
+
+class Backwards(Exception):
+    """A span of time ends before it begins."""
 
 
 def parse(text: str) -> Moment:
@@ -37,8 +41,18 @@ def parse(text: str) -> Moment:
     return Position(max(0, round(at.timestamp() * 1000)), 0)
 
 
-def place(moment: Moment, now_ms: int) -> Position:
-    """Where in a log a moment is; `now_ms` is the log's own clock."""
+def span(
+    since: Moment | None, until: Moment | None, now_ms: int
+) -> tuple[Position, Position | None]:
+    """Where in a log a span begins and ends; `now_ms` is the log's own clock. Raise Backwards."""
+    begins = START if since is None else _place(since, now_ms)
+    ends = None if until is None else _place(until, now_ms)
+    if ends is not None and begins > ends:
+        raise Backwards
+    return begins, ends
+
+
+def _place(moment: Moment, now_ms: int) -> Position:
     if isinstance(moment, Ago):
         return Position(max(0, now_ms - moment.ms), 0)
     return moment

@@ -6,8 +6,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from events.base import Position
 from hordechat.cli import main
 from hordechat.datadir import DataDir, Run
+from hordechat.moments import Ago
 
 SERVERS = {"REDIS_URL": "redis://r", "DATABASE_URL": "postgresql://d"}
 NOTHING = {
@@ -20,6 +22,12 @@ NOTHING_SET = {
     "name": None, "granted": (), "revoked": (), "concurrency": None, "worker_invited": None,
     "public_workers": None, "monthly_kudos": None, "usage_multiplier": None,
     "reset_suspicion": False, "contact": None, "admin_comment": None,
+}  # fmt: skip
+
+
+WHOLE_LOG = {
+    "since": None, "until": None, "request_id": None, "types": (), "partition": None,
+    "form": "text",
 }  # fmt: skip
 
 
@@ -109,11 +117,26 @@ def test_the_commands_are_those_that_operators_rely_on():
         (["settler"], "settler", {"take": None}),
         (["janitor", "--take", "1"], "janitor", {"take": 1}),
         (["rebuild", "state"], "rebuild", {"what": "state"}),
-        (["log"], "log", {"request_id": None}),
+        (["log"], "log", WHOLE_LOG),
         (
             ["log", "--request", "00000000-0000-4000-8000-000000000000"],
             "log",
-            {"request_id": "00000000-0000-4000-8000-000000000000"},
+            WHOLE_LOG | {"request_id": "00000000-0000-4000-8000-000000000000"},
+        ),
+        (
+            [
+                *("log", "--since", "2h", "--until", "1777638600000-7", "--format", "csv"),
+                *("--type", "assigned", "--type", "faulted", "--partition", "0"),
+            ],
+            "log",
+            {
+                "since": Ago(7_200_000),
+                "until": Position(1_777_638_600_000, 7),
+                "request_id": None,
+                "types": ("assigned", "faulted"),
+                "partition": 0,
+                "form": "csv",
+            },
         ),
         (["objects", "check"], "objects_check", {"as_json": False, "delete": False}),
         (
@@ -278,6 +301,13 @@ def test_without_servers_it_says_what_to_do(run, calls, args, sentence):
     "args",
     [
         ["log", "--request", "../x"],
+        ["log", "--since", "yesterday"],
+        ["log", "--until", "2026-13-01"],
+        ["log", "--since", "2026-05"],
+        ["log", "--type", "invented"],
+        ["log", "--partition", "1"],
+        ["log", "--partition", "-1"],
+        ["log", "--format", "xml"],
         ["mode", "maintenance"],
         ["mode", "maintenance", "perhaps"],
         ["mode", "raid", "on"],

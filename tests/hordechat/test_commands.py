@@ -13,9 +13,7 @@ import psutil
 import redis
 from click.testing import CliRunner
 
-from events.base import Position
 from hordechat.cli import main
-from hordechat.commands import describe
 from hordechat.datadir import free_port
 
 
@@ -147,9 +145,3 @@ def test_a_user_s_name_is_one_that_can_be_printed(redis_url: str, database_url: 
             env={"REDIS_URL": redis_url, "DATABASE_URL": database_url, "HORDE_SECRET": "x"},
         )
         assert (result.exit_code, "1 to 30 characters" in result.output) == (1, True), result.output
-
-
-def test_what_is_printed_of_an_event_stays_on_its_line() -> None:
-    line = describe(Position(0, 1), [b"type", b"checked-in", b"v", b"1", b"name", b"a\nb"])
-
-    assert line.endswith(r"name=a\nb")
