@@ -35,6 +35,9 @@ COLUMNS = (*ENVELOPE, *IDS, "fields")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet takes what begins so for a formula."""
 
+_LAST_MS = 253_402_300_799_000
+"""The last time that there is a way to write; a stream may hold an entry far behind it."""
+
 _KNOWN = {
     str(kind.__struct_config__.tag): tuple(each.name for each in msgspec.structs.fields(kind))
     for kind in EVENTS
@@ -89,7 +92,8 @@ def _text(value: bytes) -> str:
 
 
 def _time(position: Position) -> str:
-    return datetime.fromtimestamp(position.ms / 1000, UTC).isoformat(timespec="milliseconds")
+    at = datetime.fromtimestamp(min(position.ms, _LAST_MS) / 1000, UTC)
+    return at.isoformat(timespec="milliseconds")
 
 
 def lines_of_text(happened: Sequence[Happened]) -> bytes:
@@ -101,7 +105,7 @@ def lines_of_text(happened: Sequence[Happened]) -> bytes:
             f"{_shown(name)}={_shown(value)}" for name, value in pairs if name not in _HEAD
         )
         lines.append(
-            f"{_time(position)} {partition} {position} {_shown(dict(pairs)[b'type']):<15} {told}\n"
+            f"{_time(position)} {partition} {position} {_shown(_type(entry)):<15} {told}\n"
         )
     return "".join(lines).encode()
 
