@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from archive.bucket import ArchiveMissing, ArchiveUnavailable, Bucket
 from archive.segments import Damaged, Raw, Segment, closed, opened, padded, prefix
@@ -86,13 +87,15 @@ class Archive:
 
     def holds(self, partition: int, position: Position) -> bool:
         """Whether this very event is archived."""
-        first = next(self.listed(partition, position), None)
-        if first is None or position < first.first:
-            return False
-        if position in (first.first, first.last):
-            return True
-        entries = opened(first, self.bucket.get(first.key))
-        return any(each.position == position for each in entries)
+        for segment in self.listed(partition, position):
+            if position <= segment.first:
+                return position == segment.first
+            if position == segment.last:
+                return True
+            with suppress(ArchiveMissing):  # another holds the same
+                entries = opened(segment, self.bucket.get(segment.key))
+                return any(each.position == position for each in entries)
+        return False
 
     def read(self, partition: int, after: Position = START) -> Iterator[list[Raw]]:
         """The events behind `after`, segment by segment, each once. Nothing where the archive ends

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
+from archive.archive import HistoryLost
 from archive.segments import Raw
 from events import codec
 from events.base import START, Position, Recorded
 from events.keys import kind_of
 from events.touch import touched
-from handlers.log import Log
+from handlers.log import Log, ResponseError
 
 PAGE = 500
 
@@ -25,12 +27,15 @@ class Entry(NamedTuple):
 
 
 async def read_log(log: Log, partition: int, after: Position = START) -> AsyncIterator[list[Entry]]:
-    """Pages of a partition's log behind `after`, up to where it ends while reading.
+    """Pages of a partition's log behind `after` (an event of it, or START), up to where it ends
+    while reading: the archive's where the stream was trimmed, then the stream's.
 
-    Raise UnknownType.
+    Raise UnknownType, HistoryLost where what comes next is in neither (once all that the archive
+    has was told, where Redis lost its log), Damaged, ArchiveUnavailable, RedisUnavailable.
     """
-    async for page in read_raw(log, partition, after):
-        yield [Entry(codec.decode(partition, id_, fields), fields) for id_, fields in page]
+    async with aclosing(read_raw(log, partition, after)) as pages:
+        async for page in pages:
+            yield [Entry(codec.decode(partition, id_, fields), fields) for id_, fields in page]
 
 
 async def read_raw(
@@ -39,14 +44,78 @@ async def read_raw(
     """The same as stored: for who shows events, whether this build knows them or not."""
     position = after
     while True:
-        found = await log.read(
-            "XRANGE", log.keys.events(partition), f"({position}", "+", "COUNT", PAGE
-        )
-        if not found:
+        page = await _streamed(log, partition, position, told=position != after)
+        if page is None:
+            behind = position
+            async for archived in _archived(log, partition, position):
+                yield archived
+                position = archived[-1].position
+            if position == behind:
+                raise HistoryLost(
+                    f"neither {log.keys.events(partition)} nor the archive goes on at {position}"
+                )
+        elif page:
+            yield page
+            position = page[-1].position
+        else:
             return
-        page = [Raw(id_, fields) for id_, fields in found]
-        position = page[-1].position
-        yield page
+
+
+async def _streamed(
+    log: Log, partition: int, position: Position, *, told: bool
+) -> list[Raw] | None:
+    """A page of the stream; None where it does not hold all that comes behind `position`.
+
+    What proves that it does is read behind the page: it may be trimmed at any time.
+    told  that the event there was read: if it is gone, so is what was behind it
+    """
+    stream = log.keys.events(partition)
+    found = await log.read("XRANGE", stream, str(position), "+", "COUNT", PAGE + 1)
+    page = [Raw(*each) for each in found]
+    if page and page[0].position == position:
+        return page[1:]
+    if told:
+        return None
+    first = await log.read("XRANGE", stream, "-", "+", "COUNT", 1)
+    if first and Position.parse(first[0][0]) <= position:
+        return page[:PAGE]
+    if await _trimmed(log, stream) or not await _begins_with(log, partition, position):
+        return None
+    return page[:PAGE]
+
+
+async def _trimmed(log: Log, stream: str) -> bool:
+    """Whether entries were ever taken away: the server counts those that it was given."""
+    try:
+        flat = await log.read("XINFO", "STREAM", stream)
+    except ResponseError:  # no such key
+        return False
+    told = dict(zip(flat[::2], flat[1::2], strict=True))
+    return bool(told.get(b"entries-added", told[b"length"]) != told[b"length"])
+
+
+async def _begins_with(log: Log, partition: int, position: Position) -> bool:
+    """Whether a stream that was never trimmed has what the archive has behind `position`: one that
+    was begun anew, after Redis lost all, has not."""
+    if log.archive is None:
+        return True
+    archived = log.archive.listed(partition, position)
+    first = await asyncio.to_thread(next, archived, None)
+    if first is None:
+        return True
+    id_ = str(first.first)
+    return bool(await log.read("XRANGE", log.keys.events(partition), id_, id_))
+
+
+async def _archived(log: Log, partition: int, position: Position) -> AsyncIterator[list[Raw]]:
+    """What the archive has behind a position: a segment at a time, told in pages."""
+    if log.archive is None:
+        return
+    segments = log.archive.read(partition, position)
+    while entries := await asyncio.to_thread(next, segments, None):
+        for first in range(0, len(entries), PAGE):
+            yield entries[first : first + PAGE]
+        del entries  # or it would be held while the next one is opened
 
 
 async def fold(target: Log, entries: Sequence[Entry]) -> None:
