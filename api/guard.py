@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
@@ -25,23 +25,16 @@ class Memory(NamedTuple):
 
 
 async def memory(log: Log) -> Memory:
-    """Ask Redis. Raise RedisUnavailable."""
-    return _parsed(await log.read("INFO", "memory"))
-
-
-def _parsed(info: Any) -> Memory:
-    if isinstance(info, bytes | str):
-        text = info if isinstance(info, bytes) else info.encode()
-        fields = {name: value.decode() for name, value in _FIELD.findall(text)}
-        return Memory(int(fields[b"used_memory"]), frozenset({fields[b"maxmemory_policy"]}))
-    if isinstance(info, list):  # redis-py's cluster client parses it, our link flattens that
-        info = dict(zip(info[::2], info[1::2], strict=True))
-    if "used_memory" in info:
-        return Memory(int(info["used_memory"]), frozenset({str(info["maxmemory_policy"])}))
-    nodes = [_parsed(node) for node in info.values()]
+    """Ask Redis, every node that answers. Raise RedisUnavailable."""
+    nodes = [_parsed(info) for info in await log.everywhere("INFO", "memory")]
     return Memory(
         max(node.used for node in nodes), frozenset().union(*(node.policies for node in nodes))
     )
+
+
+def _parsed(info: bytes) -> Memory:
+    fields = {name: value.decode() for name, value in _FIELD.findall(info)}
+    return Memory(int(fields[b"used_memory"]), frozenset({fields[b"maxmemory_policy"]}))
 
 
 class MemoryGuard:

@@ -47,4 +47,6 @@ async def settle(log: Log, limits: Limits, tail: Tail, partition: int) -> None:
 
 async def _announce(log: Log, partition: int, reached: Position) -> None:
     message = _encode(Projected(position=str(reached)))
-    await log.read("PUBLISH", channel(SETTLER, partition), message)
+    # On the node of the log: another may be away, and this one is not.
+    at = log.keys.events(partition)
+    await log.read("PUBLISH", channel(SETTLER, partition), message, at=at)

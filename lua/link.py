@@ -14,32 +14,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import AsyncIterator, Mapping
+import random
+import re
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
 
 import redis.asyncio
 from hiredis import pack_command
 from redis._parsers.hiredis import NOT_ENOUGH_DATA
-from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     ClusterDownError,
+    MovedError,
     OutOfMemoryError,
     ReadOnlyError,
-    RedisClusterException,
     RedisError,
     ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from lua.topology import Slots, beside, key_of, slot_of, urls
+
 __all__ = [
     "ClusterLink",
     "Deadline",
     "Link",
+    "Nodes",
     "OutOfMemoryError",
     "Redis",
     "ResponseError",
@@ -47,12 +53,23 @@ __all__ = [
     "Unavailable",
     "blocking_client",
     "connect",
+    "nodes_beside",
 ]
 
 Argument = str | bytes | int | float
 
 CONNECTIONS = 2
 """Of a link: while one waits for its answers, the next batch can go out."""
+
+_REDIRECTS = 4
+"""How often a command is passed on to another node."""
+_ASK_PAUSE = 0.25
+"""Seconds between two rounds of asking who serves what."""
+_ASK_SECONDS = 0.5
+"""For a node's answer to that."""
+_ASK_GRACE = 0.1
+"""For the others' once one has answered."""
+_TAG = re.compile(r"\{\w+\}")
 
 
 class Unavailable(Exception):
@@ -83,9 +100,15 @@ class Redis(Protocol):
     ordered: bool
     """Whether commands are executed in the order in which they were issued."""
 
-    async def call(self, *command: Argument) -> Any:
-        """Run one command; raise Unavailable without an answer, ResponseError for an error
-        reply."""
+    async def call(self, *command: Argument, at: str | None = None) -> Any:
+        """Run one command, in a cluster on the node of its keys, or of the key `at`; raise
+        Unavailable without an answer, ResponseError for an error reply."""
+
+    async def everywhere(self, *command: Argument) -> list[Any]:
+        """Run one command on every server that holds keys; the answers of those that gave one.
+
+        Raise Unavailable where none did.
+        """
 
     def scan(self, pattern: str) -> AsyncIterator[str]:
         """Every key of the database that matches; some may come twice."""
@@ -127,7 +150,7 @@ class Link:
         self._scheduled = False
         self._batches: set[asyncio.Task[None]] = set()
 
-    async def call(self, *command: Argument) -> Any:
+    async def call(self, *command: Argument, at: str | None = None) -> Any:
         """Run one command; raise Unavailable without an answer, ResponseError for an error
         reply."""
         loop = asyncio.get_running_loop()
@@ -138,6 +161,10 @@ class Link:
             self._scheduled = True
             loop.call_soon(self._flush)
         return await answer
+
+    async def everywhere(self, *command: Argument) -> list[Any]:
+        """Run one command: this is the only server."""
+        return [await self.call(*command)]
 
     async def scan(self, pattern: str) -> AsyncIterator[str]:
         """Every key of the database that matches; some may come twice."""
@@ -258,53 +285,191 @@ class Deadline:
 
 
 class ClusterLink:
-    """The same on Redis Cluster: redis-py finds the node of each command, which goes out by
-    itself."""
+    """The same on Redis Cluster: a link to each node, and what each of them serves.
+
+    A command that its node did not answer is not sent to another: who serves what is asked anew
+    meanwhile. One that a node passed on to another was not executed, and is sent there.
+    """
 
     ordered = False
 
-    def __init__(self, url: str, *, timeout: float = 0.6) -> None:
-        self._cluster = RedisCluster.from_url(
-            url,
-            protocol=2,
-            socket_timeout=None,  # see Tail; each call has its deadline
-            socket_connect_timeout=timeout,
-            retry=Retry(NoBackoff(), 0),
-        )
-        # Else members and scores are paired, which `_flat` cannot tell from lists of the wire.
-        self._cluster.set_response_callback("ZSCAN", lambda response, **_: response)
+    def __init__(self, url: str, *, timeout: float = 0.6, connections: int = CONNECTIONS) -> None:
+        self._nodes = Nodes(url)
         self._timeout = timeout
+        self._connections = connections
+        self._links: dict[str, Link] = {}
 
-    async def call(self, *command: Argument) -> Any:
-        """Run one command on the node of its keys; raise Unavailable without an answer."""
-        try:
-            async with asyncio.timeout(self._timeout):
-                return _flat(await self._cluster.execute_command(*command))
-        except ResponseError as error:
-            raise _told(error) from error
-        except (RedisError, RedisClusterException, OSError, AttributeError) as error:
-            # AttributeError: a caller that failed has redis-py cut the connections of its node,
-            # also one that another caller is just opening. TimeoutError is an OSError.
-            raise Unavailable(str(error) or type(error).__name__, sent=True) from error
+    async def call(self, *command: Argument, at: str | None = None) -> Any:
+        """Run one command on the node of its keys, or of the key `at`; on any where there is none.
+
+        Raise Unavailable without an answer, ResponseError for an error reply.
+        """
+        key = at if at is not None else key_of(command)
+        for _ in range(_REDIRECTS):
+            url = await self._nodes.owner(key)
+            try:
+                return await self._link(url).call(*command)
+            except Unavailable:
+                self._nodes.doubt()
+                raise
+            except MovedError as moved:
+                self._nodes.moved(moved.slot_id, _named_by(url, moved))
+            except AskError as ask:
+                link = self._link(_named_by(url, ask))
+                _, answer = await asyncio.gather(link.call("ASKING"), link.call(*command))
+                return answer
+        raise Unavailable("passed on from node to node", sent=False)
+
+    async def everywhere(self, *command: Argument) -> list[Any]:
+        """Run one command on every primary; the answers of those that gave one.
+
+        Raise Unavailable where none did.
+        """
+        primaries = await self._nodes.primaries()
+        answers = await asyncio.gather(
+            *(self._link(url).call(*command) for url in primaries), return_exceptions=True
+        )
+        given = [answer for answer in answers if not isinstance(answer, Unavailable)]
+        if len(given) < len(answers):
+            self._nodes.doubt()
+        if not given:
+            raise Unavailable("no node of the cluster answers", sent=True)
+        for answer in given:
+            if isinstance(answer, BaseException):
+                raise answer
+        return given
 
     async def scan(self, pattern: str) -> AsyncIterator[str]:
-        """Every key of every primary that matches; some may come twice."""
-
-        async for key in self._cluster.scan_iter(match=pattern, count=1000):
-            yield key.decode()
+        """Every key that matches, of every primary or, where the pattern begins with a hash tag, of
+        that one; some may come twice."""
+        tagged = _TAG.match(pattern)
+        some = [await self._nodes.owner(tagged[0])] if tagged else await self._nodes.primaries()
+        for url in some:
+            try:
+                async for key in self._link(url).scan(pattern):
+                    yield key
+            except Unavailable:
+                self._nodes.doubt()
+                raise
 
     async def close(self) -> None:
         """Disconnect from every node."""
-        await self._cluster.aclose()
+        await self._nodes.close()
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+
+    def _link(self, url: str) -> Link:
+        link = self._links.get(url)
+        if link is None:
+            link = Link(url, timeout=self._timeout, connections=self._connections)
+            self._links[url] = link
+        return link
 
 
-def _flat(reply: Any) -> Any:
-    """The reply in the shape that the wire gives: redis-py makes dicts and tuples of some."""
-    if isinstance(reply, Mapping):
-        return [_flat(each) for pair in reply.items() for each in pair]
-    if isinstance(reply, list | tuple):
-        return [_flat(each) for each in reply]
-    return reply
+def _named_by(url: str, error: AskError) -> str:
+    """The URL of the node to which this one refers us; without a host it is one of its own."""
+    return beside(url, error.host or urlsplit(url).hostname or "", error.port)
+
+
+class Nodes:
+    """The nodes of a cluster, and what each of them serves, as most of them say.
+
+    They are asked when that turns out to be wrong, all at once, so one that hangs holds up nobody.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._named = tuple(urls(url))
+        self._slots: Slots | None = None
+        self._moved: dict[int, str] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._asked = float("-inf")
+
+    async def owner(self, key: str | bytes | None) -> str:
+        """The URL of the node that serves a key; of any that serves something, for None.
+
+        Raise Unavailable where nobody does.
+        """
+        slots = await self._known()
+        if key is None:
+            return random.choice(slots.primaries)  # noqa: S311 - no secret
+        slot = slot_of(key)
+        url = self._moved.get(slot) or slots.owner(slot)
+        if url is None:
+            self.doubt()
+            raise Unavailable(f"no node serves slot {slot}", sent=False)
+        return url
+
+    async def primaries(self) -> tuple[str, ...]:
+        """The URL of every node that serves something. Raise Unavailable."""
+        return (await self._known()).primaries
+
+    def moved(self, slot: int, url: str) -> None:
+        """A node said that this one serves the slot."""
+        self._moved[slot] = url
+        self.doubt()
+
+    def doubt(self) -> None:
+        """Ask the nodes again, behind the caller's back, and not more often than is good."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._ask_again())
+
+    async def close(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait((self._asking,))
+
+    async def _known(self) -> Slots:
+        if self._slots is None:
+            self.doubt()
+            assert self._asking is not None  # noqa: S101 - just begun
+            await asyncio.shield(self._asking)
+        if self._slots is None:
+            raise Unavailable("no node of the cluster answers", sent=False)
+        return self._slots
+
+    async def _ask_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._asked + _ASK_PAUSE - loop.time())
+        self._asked = loop.time()
+        known = self._slots.nodes if self._slots is not None else ()
+        told = await _most_say(dict.fromkeys((*known, *self._named)))
+        if told is not None:
+            self._slots = told
+            self._moved.clear()
+
+
+async def _most_say(nodes: Iterable[str]) -> Slots | None:
+    """What most nodes say about who serves what; None where none answers in time."""
+    pending = {asyncio.ensure_future(_slots_of(url)) for url in nodes}
+    votes: Counter[Slots] = Counter()
+    patience = _ASK_SECONDS
+    try:
+        while pending:
+            done, pending = await asyncio.wait(
+                pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                break
+            for slots in filter(None, (task.result() for task in done)):
+                votes[slots] += 1
+                patience = _ASK_GRACE
+    finally:
+        for task in pending:
+            task.cancel()
+    return votes.most_common(1)[0][0] if votes else None
+
+
+async def _slots_of(url: str) -> Slots | None:
+    """What one node says; None where it does not, or serves no cluster."""
+    link = Link(url, timeout=_ASK_SECONDS, connections=1)
+    try:
+        slots = Slots.parse(url, await link.call("CLUSTER", "SLOTS"))
+    except (Unavailable, ResponseError):
+        return None
+    else:
+        return slots if slots.ranges else None
+    finally:
+        await link.close()
 
 
 class Tail:
@@ -316,11 +481,9 @@ class Tail:
     def __init__(self, url: str, *, cluster: bool) -> None:
         # Without a socket timeout: for one, redis-py uses `asyncio.wait_for`, which on Python 3.11
         # loses a cancel that comes in the turn in which it is done. `read` has its own deadline.
-        self._client: Any = (
-            RedisCluster.from_url(url, protocol=2, socket_timeout=None, retry=Retry(NoBackoff(), 0))
-            if cluster
-            else blocking_client(url)
-        )
+        self._nodes = Nodes(url) if cluster else None
+        self._url = "" if cluster else url
+        self._client: redis.asyncio.Redis | None = None
 
     async def read(
         self, stream: str, after: str, *, count: int, block_ms: int
@@ -331,31 +494,62 @@ class Tail:
         """
         try:
             async with asyncio.timeout(block_ms / 1000 + 2.0):
-                answer = await self._client.xread({stream: after}, count=count, block=block_ms)
-        except (RedisError, RedisClusterException, OSError, TimeoutError) as error:
+                client = await self._at(stream)
+                answer: Any = await client.xread({stream: after}, count=count, block=block_ms)
+        except (RedisError, OSError, TimeoutError) as error:
+            if self._nodes is not None:  # another may serve it by now
+                self._nodes.doubt()
             raise Unavailable(str(error) or type(error).__name__, sent=True) from error
         return answer[0][1] if answer else []
 
     async def close(self) -> None:
         """Disconnect."""
-        await self._client.aclose()
+        if self._nodes is not None:
+            await self._nodes.close()
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def _at(self, stream: str) -> redis.asyncio.Redis:
+        """A client of the node that serves the stream."""
+        url = await self._nodes.owner(stream) if self._nodes is not None else self._url
+        if self._client is None or url != self._url:
+            if self._client is not None:
+                await self._client.aclose()
+            self._url, self._client = url, blocking_client(url)
+        return self._client
 
 
 async def connect(url: str, *, timeout: float = 0.6, ordered: bool = False) -> Redis:
     """The right link for the server behind `url`: it is asked whether it runs as a cluster.
 
+    A cluster's URL may name several of its nodes; the first that answers is asked.
     `ordered` keeps the order of what is issued, where it is no cluster. Raise Unavailable.
     """
-    probe = blocking_client(url, timeout=timeout)
+    connections = 1 if ordered else CONNECTIONS
+    reason = ""
+    for each in urls(url):
+        probe = blocking_client(each, timeout=timeout)
+        try:
+            info = await probe.info("cluster")
+        except (RedisError, OSError) as error:
+            reason = reason or str(error) or type(error).__name__
+            continue
+        finally:
+            await probe.aclose()
+        if info.get("cluster_enabled"):
+            return ClusterLink(url, timeout=timeout, connections=connections)
+        return Link(each, timeout=timeout, connections=connections)
+    raise Unavailable(reason, sent=False)
+
+
+async def nodes_beside(client: redis.asyncio.Redis, url: str) -> tuple[str, ...]:
+    """The URL of every node of the cluster that `client` is connected with, by `url`; none where
+    it is no cluster. Raise RedisError."""
     try:
-        info = await probe.info("cluster")
-    except (RedisError, OSError) as error:
-        raise Unavailable(str(error) or type(error).__name__, sent=False) from error
-    finally:
-        await probe.aclose()
-    if info.get("cluster_enabled"):
-        return ClusterLink(url, timeout=timeout)
-    return Link(url, timeout=timeout, connections=1 if ordered else CONNECTIONS)
+        answer = await client.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
+        return Slots.parse(url, answer).nodes
+    except ResponseError:
+        return ()
 
 
 def blocking_client(url: str, *, timeout: float | None = None) -> redis.asyncio.Redis:

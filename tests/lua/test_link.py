@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from hordechat.datadir import free_port
-from lua.link import ClusterLink, Link, ResponseError, Tail, Unavailable, connect
+from lua.link import Link, ResponseError, Tail, Unavailable, connect
 from lua.scripts import Refusal, Scripts
 from tests.proxy import Proxy
 
@@ -211,7 +211,7 @@ async def test_the_cluster_is_found_out(cluster_url: str, redis_url: str) -> Non
     for url, kind in ((cluster_url, "ClusterLink"), (redis_url, "Link")):
         opened = await connect(url)
         assert type(opened).__name__ == kind
-        assert await opened.call("SET", "{0}k", "v") in (b"OK", "OK", True)
+        assert await opened.call("SET", "{0}k", "v") == b"OK"
         assert [key async for key in opened.scan("{0}*")] == ["{0}k"]
         await opened.close()
 
@@ -245,20 +245,3 @@ async def test_a_reader_of_a_busy_log_ends_when_it_is_cancelled(
     await link.close()
 
     assert lost == 0
-
-
-class _Torn:
-    """redis-py's cluster client when one caller's failure cuts another's connection."""
-
-    async def execute_command(self, *_: object) -> None:
-        """As seen when a node went away under several callers."""
-        raise AttributeError("'NoneType' object has no attribute 'writelines'")
-
-
-async def test_a_connection_that_redis_py_cut_under_its_own_feet_is_unavailable() -> None:
-    link = ClusterLink("redis://127.0.0.1:1")
-    await link.close()
-    link._cluster = _Torn()
-
-    with pytest.raises(Unavailable):
-        await link.call("GET", "k")
