@@ -43,8 +43,12 @@ async def history(
         ended: set[int] = set()
         while True:
             empty = [n for n in range(len(spans)) if n not in ended and n not in waiting]
-            found = await asyncio.gather(*(anext(spans[n], None) for n in empty))
+            read = (anext(spans[n], None) for n in empty)
+            # All have to come to an end, or none of them could be closed.
+            found = await asyncio.gather(*read, return_exceptions=True)
             for n, page in zip(empty, found, strict=True):
+                if isinstance(page, BaseException):
+                    raise page
                 if page is None:
                     ended.add(n)
                 else:

@@ -59,8 +59,8 @@ class _Event(NamedTuple):
 def _taken_apart(partition: int, entry: Raw) -> _Event:
     stored = dict(zip(entry.fields[::2], entry.fields[1::2], strict=True))
     try:
-        event = codec.decode(partition, entry.id, stored).event
-    except (codec.UnknownType, ValueError, TypeError, msgspec.MsgspecError):
+        event = codec.decode(partition, entry.id, entry.fields).event
+    except (codec.UnknownType, LookupError, ValueError, TypeError, msgspec.MsgspecError):
         word, v = _text(stored.pop(b"type", b"")), _text(stored.pop(b"v", b""))
         raw = {_text(name): _text(value) for name, value in stored.items()}
         return _Event(word, int(v) if v.isdecimal() else v, {"raw": raw})
