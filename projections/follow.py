@@ -13,7 +13,8 @@ from redis.exceptions import RedisError
 
 from events.base import START, Position
 from events.keys import Keys
-from lua.link import blocking_client
+from lua.link import blocking_client, nodes_beside
+from lua.topology import urls
 from projections.database import Database, DatabaseUnavailable
 from projections.projection import Projected
 from projections.projector import channel
@@ -45,7 +46,8 @@ class Follower:
     def __init__(
         self, redis_url: str, database: Database, keys: Keys, names: Sequence[str] = NAMES
     ) -> None:
-        self._redis_url = redis_url
+        self._named = tuple(urls(redis_url))
+        self._nodes: tuple[str, ...] = ()
         self._database = database
         self._places: dict[bytes, Place] = {
             channel(name, partition).encode(): (name, partition)
@@ -119,10 +121,17 @@ class Follower:
     # by messages
 
     async def _listen(self) -> None:
+        """Subscribe at any node, for all of a cluster pass on what is published at one of them; at
+        the next where that one is away."""
         away = False
+        servers: list[str] = []
         while True:
-            client = blocking_client(self._redis_url)
+            servers = servers or [*dict.fromkeys((*self._named, *self._nodes))]
+            url = servers.pop(0)
+            client = blocking_client(url)
             try:
+                async with asyncio.timeout(_QUIET_S):
+                    self._nodes = await nodes_beside(client, url) or self._nodes
                 async with client.pubsub() as subscription:
                     await subscription.subscribe(*self._places)
                     if away:
