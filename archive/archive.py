@@ -19,8 +19,10 @@ class WrongArchive(Exception):
 
 
 class HistoryLost(Exception):
-    """What comes next is neither in the log nor in the archive: it was trimmed, or Redis lost
-    it."""
+    """What comes next is neither in the log nor in the archive.
+
+    It was trimmed by hand, say, or Redis lost its log.
+    """
 
 
 class Gap(HistoryLost):

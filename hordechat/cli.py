@@ -161,6 +161,7 @@ class _Group(click.Group):
         except Exception as error:
             from psycopg import OperationalError
 
+            from archive.archive import ArchiveUnavailable, Damaged, HistoryLost
             from events.codec import UnknownType
             from handlers.errors import RedisUnavailable, Refused
             from hordechat.opening import CannotOpen
@@ -172,9 +173,12 @@ class _Group(click.Group):
             if isinstance(error, RedisUnavailable | Unavailable):
                 reason = error.__cause__ or error
                 raise click.ClickException(f"Redis does not answer: {reason}") from None
+            if isinstance(error, ArchiveUnavailable):
+                raise click.ClickException(f"The archive does not answer: {error}") from None
             if isinstance(error, Refused):
                 raise click.ClickException(str(error)) from None
-            if isinstance(error, Stop | UnknownType):  # no bug: a reader that must not go on
+            # no bug: a reader that must not go on
+            if isinstance(error, Stop | UnknownType | HistoryLost | Damaged):
                 why = (type(error).__doc__ or "").strip().splitlines()[0]
                 raise click.ClickException(f"{why} ({error})") from None
             raise
@@ -330,12 +334,20 @@ def janitor(context: Context, take: int | None) -> None:
 @main.command()
 @_with_data_dir
 @click.argument("what", type=click.Choice(["state", *_MODELS.choices]))
-def rebuild(context: Context, what: str) -> None:
+@click.option(
+    "--beside", is_flag=True, help="Build the model beside the live one, which serves meanwhile."
+)
+def rebuild(context: Context, what: str, beside: bool) -> None:
     """Build anew from the event log: the hot state, or the read model NAME."""
+    if beside and what == "state":
+        raise click.BadParameter("only a read model is built beside", param_hint="--beside")
     given = context.settings("rebuild")
     from hordechat import commands
 
-    commands.rebuild(given, what=what)
+    if beside:
+        commands.rebuild_beside(given, name=what)
+    else:
+        commands.rebuild(given, what=what)
 
 
 @main.command()

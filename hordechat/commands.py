@@ -50,7 +50,7 @@ from hordechat import garbage
 from hordechat.duty import Duty
 from hordechat.export import FORMS, Form, chosen, heading
 from hordechat.moments import Moment, span
-from hordechat.opening import CannotOpen, limits_of, open_log, out_of_reach, store_of
+from hordechat.opening import CannotOpen, archive_of, limits_of, open_log, out_of_reach, store_of
 from hordechat.settings import Settings
 from lua.link import Link, Tail, Unavailable
 
@@ -121,6 +121,7 @@ def projector(settings: Settings, *, name: str, take: int | None) -> None:
         redis_url=settings.redis_url,
         database_url=settings.database_url,
         partitions=settings.partitions,
+        archive=archive_of(settings),
         take=take,
         batch=settings.projector_batch,
         pause_ms=round(settings.projector_pause_ms),
@@ -237,7 +238,24 @@ def rebuild(settings: Settings, *, what: str) -> None:
         redis_url=settings.redis_url,
         database_url=settings.database_url,
         partitions=settings.partitions,
+        archive=archive_of(settings),
     )
+
+
+def rebuild_beside(settings: Settings, *, name: str) -> None:
+    """Build a read model beside the live one, and switch to it."""
+    from projections.beside import rebuild_beside as build
+
+    # SIGTERM unwinds us as Ctrl-C does, so that the tables do not stay.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    built = build(
+        name,
+        redis_url=settings.redis_url,
+        database_url=settings.database_url,
+        partitions=settings.partitions,
+        archive=archive_of(settings),
+    )
+    print(f"{name}: {built.events} events folded in {built.seconds:.1f} s, and switched")
 
 
 def verify(settings: Settings) -> bool:

@@ -20,10 +20,6 @@ class CheckpointMoved(Stop):
     """Someone else moved this checkpoint: another runner works here, or a rebuild began."""
 
 
-class HistoryLost(Stop):
-    """The log begins behind this checkpoint: what lies between was trimmed and cannot be folded."""
-
-
 class Checkpoint(NamedTuple):
     """How far rows were written, and how far what they tell was announced."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -12,12 +12,15 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 from redis.retry import Retry
 
+from archive.archive import Archive, Gap, HistoryLost
+from archive.segments import Raw
 from events import codec
 from events.base import START, Position, Recorded
 from events.keys import Keys
-from projections.checkpoint import HistoryLost
 
 Client = redis.Redis | RedisCluster
+Entry = tuple[bytes, Mapping[bytes, bytes] | Sequence[bytes]]
+"""A position and its fields, as a client gives them."""
 
 AWAY = (RedisError, RedisClusterException, OSError)
 """What a client raises while Redis is away, hangs, loads its data or moves a slot."""
@@ -49,24 +52,56 @@ def connect(redis_url: str, *, block_s: float = 0.0) -> Iterator[Client]:
         client.close()
 
 
-class Log:
-    """The events of one partition, in order."""
+class TailLost(Exception):
+    """The log does not hold the event that its reader stands at, nor does the archive: Redis lost
+    it."""
 
-    def __init__(self, client: Client, keys: Keys, partition: int) -> None:
+
+class Log:
+    """The events of one partition, in order: the archive's where the stream was trimmed, then the
+    stream's.
+
+    Whatever reads may raise what a client raises, ArchiveUnavailable where the archive is needed,
+    and the stops: HistoryLost, Damaged.
+    """
+
+    def __init__(
+        self, client: Client, keys: Keys, partition: int, archive: Archive | None = None
+    ) -> None:
         self.partition = partition
         self._client = client
         self._keys = keys
         self._key = keys.events(partition)
+        self._archive = archive
+        self._archived = _Archived(archive, partition)
 
     def read(self, after: Position, *, count: int, block_ms: int | None = None) -> list[Recorded]:
-        """The next events; with `block_ms`, wait so long for the first. Raise UnknownType."""
-        blocking = () if block_ms is None else ("BLOCK", block_ms)
-        command = ("XREAD", "COUNT", count, *blocking, "STREAMS", self._key, str(after))
-        (answer,) = self._send([command])
-        return self._decode(answer[0][1] if answer else [])
+        """The next events behind `after`, an event of this log or START; with `block_ms`, wait so
+        long for the first.
+
+        Raise UnknownType; TailLost, where `holds` is no longer true.
+        """
+        while True:
+            if archived := self._archived.next(after, count):
+                return self._decode(archived)
+            entries, whole = self._streamed(after, count, block_ms)
+            if whole:
+                return self._decode(entries)
+            if not self.holds(after):
+                raise TailLost(f"{self._key} does not hold {after}")
+            self._archived.begin(after)
 
     def between(self, after: Position, until: Position, *, count: int) -> list[Recorded]:
-        """Events past `after`, up to and with `until`."""
+        """Events past `after`, up to and with `until`, as far as they are to be had; `after` may be
+        one that this log lost."""
+        first: Any = self._client.xrange(self._key, count=1)
+        if self._trimmed() and (not first or Position.parse(first[0][0]) > after):
+            archived = _Archived(self._archive, self.partition)
+            with contextlib.suppress(Gap):
+                archived.begin(after)
+                found = [each for each in archived.next(after, count) if each.position <= until]
+                if found:
+                    return self._decode(found)
         answer: Any = self._client.xrange(self._key, f"({after}", str(until), count=count)
         return self._decode(answer)
 
@@ -79,15 +114,18 @@ class Log:
         """Whether a reader that stands at `position` can go on from there.
 
         False where the log lost its tail (a Redis that came back without its last second, or
-        empty): it no longer holds that event, but stands from its first, so everything can be
-        folded anew. Raise HistoryLost where the log was trimmed past the position: what lies
-        between is not there.
+        empty): that event is nowhere, but all that is left can be read from the beginning and
+        folded anew. Raise HistoryLost where what is left has a hole: events that were trimmed and
+        not archived, or an archive of which the stream holds no end (Redis lost its log: what the
+        rows tell is known nowhere else).
         """
-        if position != START and self._client.xrange(self._key, str(position), str(position)):
+        if position != START and self._in_stream(position):
             return True
-        if self._trimmed():
-            raise HistoryLost(f"{self._key} does not hold {position}, nor its own beginning")
-        return position == START
+        if self._joined(position):
+            return True
+        if position != START and self._joined(START):
+            return False
+        raise HistoryLost(f"neither {self._key} nor the archive goes on at {position}")
 
     def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
         """Send pub/sub messages, in order.
@@ -120,6 +158,45 @@ class Log:
             connection.disconnect()  # what is still to come on it answers nothing that is asked
             raise
 
+    def _streamed(
+        self, after: Position, count: int, block_ms: int | None
+    ) -> tuple[list[Entry], bool]:
+        """A page of the stream, and whether it is all that comes behind `after`.
+
+        What proves that is read behind the page, in the same round trip: the stream may be trimmed
+        at any time.
+        """
+        blocking = () if block_ms is None else ("BLOCK", block_ms)
+        reading = ("XREAD", "COUNT", count, *blocking, "STREAMS", self._key, str(after))
+        if after == START:
+            (answer,) = self._send([reading])
+            entries = answer[0][1] if answer else []
+            return entries, not entries or (not self._trimmed() and not self._is_archived())
+        answer, held = self._send([reading, ("XRANGE", self._key, str(after), str(after))])
+        return answer[0][1] if answer else [], bool(held)
+
+    def _in_stream(self, position: Position) -> bool:
+        return bool(self._client.xrange(self._key, str(position), str(position)))
+
+    def _joined(self, position: Position) -> bool:
+        """Whether the archive holds this event (or the first) and all behind it, up to one that the
+        stream holds; or the stream is the whole log."""
+        archive, end = self._archive, None
+        if archive is not None and (position == START or archive.holds(self.partition, position)):
+            end = archive.end(self.partition, position)
+            # It may be trimmed while we look, up to where the archive ends by then.
+            while end is not None and not self._in_stream(end.last):
+                before, end = end, archive.end(self.partition, end.last)
+                if end == before:
+                    return False
+        return end is not None or (position == START and not self._trimmed())
+
+    def _is_archived(self) -> bool:
+        """Whether anything is: the stream may have been begun anew, without what it lost."""
+        if self._archive is None:
+            return False
+        return next(self._archive.listed(self.partition), None) is not None
+
     def _trimmed(self) -> bool:
         """Whether entries were ever removed: the server counts those it was given."""
         try:
@@ -128,6 +205,41 @@ class Log:
             return False
         return bool(info.get("entries-added", info["length"]) != info["length"])
 
-    def _decode(self, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> list[Recorded]:
+    def _decode(self, entries: Sequence[Entry]) -> list[Recorded]:
         partition = self.partition
         return [codec.decode(partition, position, fields) for position, fields in entries]
+
+
+class _Archived:
+    """What the archive has behind a position, a few events at a time; no more than a segment of it
+    is in memory."""
+
+    def __init__(self, archive: Archive | None, partition: int) -> None:
+        self._archive = archive
+        self._partition = partition
+        self._segments: Iterator[list[Raw]] | None = None
+        self._entries: list[Raw] = []
+        self._told = 0  # of these
+        self._reached = START
+
+    def begin(self, after: Position) -> None:
+        """Go on behind an event."""
+        self._entries, self._told, self._reached = [], 0, after
+        if self._archive is not None:
+            self._segments = self._archive.read(self._partition, after)
+
+    def next(self, after: Position, count: int) -> list[Raw]:
+        """The next events, from where it began; none where it ends, or where its reader does not go
+        on behind the last that were told."""
+        if self._segments is None:
+            return []
+        if self._told == len(self._entries):
+            self._entries, self._told = [], 0
+            self._entries = next(self._segments, [])
+        if after != self._reached or not self._entries:
+            self._segments, self._entries, self._told = None, [], 0
+            return []
+        found = self._entries[self._told : self._told + count]
+        self._told += len(found)
+        self._reached = found[-1].position
+        return found

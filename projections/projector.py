@@ -12,7 +12,7 @@ from events.keys import CHANNEL_PROJECTED
 from projections import changes, checkpoint
 from projections.changes import Document
 from projections.checkpoint import Checkpoint, CheckpointMoved
-from projections.log import Log
+from projections.log import Log, TailLost
 from projections.projection import Projected, Projection, Signal
 from projections.session import Session
 
@@ -27,8 +27,8 @@ class Projector:
     """Applies a partition's log to the tables of a projection.
 
     Every method may raise psycopg.Error (let go of the session: what it did is whole or not there),
-    RedisError (go on with a new client after `resume`) and the stops: UnknownType, HistoryLost,
-    CheckpointMoved.
+    RedisError (go on with a new client after `resume`), ArchiveUnavailable (likewise) and the
+    stops: UnknownType, HistoryLost, Damaged, CheckpointMoved.
     """
 
     def __init__(self, projection: Projection, log: Log, session: Session) -> None:
@@ -90,7 +90,11 @@ class Projector:
         the next one, or `rest`, carries the checkpoint past them. Announcing is best effort: where
         Redis fails, the rows stand and RedisError leaves it to `resume`.
         """
-        batch = self._log.read(self._read, count=count, block_ms=block_ms)
+        try:
+            batch = self._log.read(self._read, count=count, block_ms=block_ms)
+        except TailLost:
+            self.resume()
+            return 0
         if not batch:
             return 0
         self._read = batch[-1].position

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
+from archive.archive import Archive
 from events.base import START
 from events.keys import Keys
 from projections import checkpoint, log, session
@@ -25,14 +26,16 @@ def rebuild(
     redis_url: str,
     database_url: str,
     partitions: int,
+    archive: Archive | None = None,
     only: Sequence[int] | None = None,
 ) -> None:
-    """Drop the rows of each partition (or of `only` some) and fold its log again, to its head now.
+    """Drop the rows of each partition (or of `only` some) and fold its log again, from the archive
+    on to its head now.
 
     Live runners find their checkpoint moved and exit, so it needs no stop of anything: whoever gets
     the lock then, this process or a runner that was started anew, does the folding, and the result
-    is the same. Raise psycopg.Error, RedisError or a stop, as a runner would; to call it again is
-    safe.
+    is the same. Raise psycopg.Error, RedisError, ArchiveUnavailable or a stop, as a projector
+    does; to call it again is safe.
     """
     projection = PROJECTIONS[projection_name]
     keys = Keys(partitions)
@@ -41,7 +44,7 @@ def rebuild(
         log.connect(redis_url) as client,
     ):
         for partition in keys.all() if only is None else only:
-            _rebuild(projection, Log(client, keys, partition), connected)
+            _rebuild(projection, Log(client, keys, partition, archive), connected)
 
 
 def _rebuild(projection: Projection, partition_log: Log, connected: session.Session) -> None:
@@ -51,7 +54,7 @@ def _rebuild(projection: Projection, partition_log: Log, connected: session.Sess
     projected = Projected(position=str(START))
     partition_log.publish([(channel(name, partition), msgspec.json.encode(projected))])
     head = partition_log.head()
-    while checkpoint.read(connected, name, partition).position < head:
+    while checkpoint.read(connected, name, partition).position < min(head, partition_log.head()):
         if not session.try_lock(connected, name, partition):
             time.sleep(0.1)
             continue

@@ -1,8 +1,9 @@
 """The process of a projection: a thread for each partition stands by, takes it and projects.
 
 A thread has a Postgres session of its own, which holds the partition's advisory lock and writes its
-rows, and a Redis client of its own. Losing either is waited out; a stop (an unknown event, lost
-history, a moved checkpoint) or a bug ends the whole process, so that its supervisor sees it.
+rows, and a Redis client of its own. Losing either is waited out, and so is an archive that is away
+when it is needed; a stop (an unknown event, lost history, a moved checkpoint) or a bug ends the
+whole process, so that its supervisor sees it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 import psycopg
 import structlog
 
+from archive.archive import Archive, ArchiveUnavailable
 from events.keys import Keys
 from projections import log, session
 from projections.log import Log
@@ -39,6 +41,7 @@ def run(
     redis_url: str,
     database_url: str,
     partitions: int,
+    archive: Archive | None = None,
     take: int | None = None,
     batch: int = 500,
     pause_ms: float = 24,
@@ -47,6 +50,7 @@ def run(
     """Project until `stop` is set; raise what ended a thread, which is never a lost connection.
 
     partitions  of the deployment
+    archive     of its log
     take        how many of them this process takes while others may want some; one that stays free
                 for 1.5 s is taken beyond that, and given back when another process has room
     batch       most events in one transaction
@@ -57,6 +61,7 @@ def run(
         redis_url=redis_url,
         database_url=database_url,
         keys=Keys(partitions),
+        archive=archive,
         share=_Share(partitions if take is None else take),
         batch=batch,
         pause_s=pause_ms / 1000,
@@ -110,6 +115,7 @@ class _Process:
         redis_url: str,
         database_url: str,
         keys: Keys,
+        archive: Archive | None,
         share: _Share,
         batch: int,
         pause_s: float,
@@ -119,6 +125,7 @@ class _Process:
         self.redis_url = redis_url
         self.database_url = database_url
         self.keys = keys
+        self.archive = archive
         self.share = share
         self.batch = batch
         self.pause_s = pause_s
@@ -189,6 +196,7 @@ class _Partition:
         self._partition = partition
         self._postgres = _Connection("postgres", self._name, partition)
         self._redis = _Connection("redis", self._name, partition)
+        self._archive = _Connection("archive", self._name, partition)
 
     def run(self) -> None:
         while not self._process.stopping():
@@ -256,16 +264,19 @@ class _Partition:
         while not self._process.stopping():
             try:
                 with log.connect(self._process.redis_url, block_s=_BLOCK_S) as client:
-                    reader = Log(client, self._process.keys, self._partition)
+                    reader = Log(
+                        client, self._process.keys, self._partition, self._process.archive
+                    )
                     projector = Projector(self._process.projection, reader, connected)
                     projector.resume()
                     self._redis.found()
                     return self._follow(projector, connected)
             except log.AWAY as error:
-                pause = self._redis.lost(error)
-                self._process.pause(pause)
-                # Meanwhile the session may have died, and the lock with it.
-                connected.execute("SELECT 1")
+                self._process.pause(self._redis.lost(error))
+            except ArchiveUnavailable as error:
+                self._process.pause(self._archive.lost(error))
+            # Meanwhile the session may have died, and the lock with it.
+            connected.execute("SELECT 1")
         return False
 
     def _follow(self, projector: Projector, connected: session.Session) -> bool:
@@ -276,6 +287,7 @@ class _Partition:
             process.pause(max(0.0, earliest - time.monotonic()))
             block_s = _UNWRITTEN_S if projector.unwritten else _BLOCK_S
             events = projector.step(count=process.batch, block_ms=int(block_s * 1000))
+            self._archive.found()  # it was, if it was needed
             now = time.monotonic()
             if not events:
                 projector.rest()

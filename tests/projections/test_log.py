@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import redis
 
+from archive.archive import HistoryLost
 from events.base import START, Position
 from events.keys import Keys
 from projections import log
-from projections.checkpoint import HistoryLost
 from projections.log import Log
 from tests.projections.histories import Story, append, random_story
 

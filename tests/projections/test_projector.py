@@ -12,12 +12,13 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from archive.archive import HistoryLost
 from events.base import START, Position
 from events.codec import UnknownType
 from events.keys import CHANNEL_PROJECTED, Keys, channel
 from events.types import Settled
 from projections import checkpoint, session
-from projections.checkpoint import CheckpointMoved, HistoryLost
+from projections.checkpoint import CheckpointMoved
 from projections.log import Log
 from projections.projector import Projector, step
 from projections.session import Session

@@ -7,11 +7,11 @@ import threading
 import pytest
 import redis
 
+from archive.archive import HistoryLost
 from events.base import Position
 from events.keys import Keys
 from events.types import Settled
 from projections import checkpoint
-from projections.checkpoint import HistoryLost
 from projections.rebuild import rebuild
 from projections.session import Session
 from tests.projections.conftest import Given, rows
