@@ -8,7 +8,7 @@ import psycopg
 import structlog
 
 HERE = Path(__file__).parent / "migrations"
-_LOCK = 4_873_211  # any number that nothing else of this database locks
+LOCK = 4_873_211  # any number that nothing else of this database locks
 
 logger = structlog.get_logger()
 
@@ -22,7 +22,7 @@ def migrate(database_url: str, folder: Path = HERE) -> list[str]:
     applied = []
     with psycopg.connect(database_url, autocommit=True) as connection:
         # Held by the session, so it spans the files' transactions and ends with the connection.
-        connection.execute("SELECT pg_advisory_lock(%s)", (_LOCK,))
+        connection.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
         connection.execute(
             "CREATE TABLE IF NOT EXISTS migrations"
             " (name text PRIMARY KEY, applied timestamptz NOT NULL DEFAULT now())"

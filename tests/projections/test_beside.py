@@ -1,0 +1,572 @@
+"""A model built beside the live one takes its place without anyone noticing, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+from psycopg import sql
+
+from archive.archive import HistoryLost
+from events.base import START, Position
+from events.keys import CHANNEL_PROJECTED, Keys
+from projections import checkpoint, session, shapes, status
+from projections.beside import (
+    AnotherBuild,
+    Built,
+    CannotReplace,
+    SetBack,
+    TablesChanged,
+    name_of,
+    rebuild_beside,
+)
+from projections.database import Database
+from projections.log import Log
+from projections.migrate import HERE, migrate
+from projections.models import PROJECTIONS
+from projections.projector import Projector, step
+from projections.session import Session
+from projections.status import STATUS
+from tests.orphans import leave_none
+from tests.projections.conftest import TABLES, Given, catch_up, eventually, rows, wipe
+from tests.projections.histories import Story, append, random_story
+from tests.projections.test_runner import running
+
+
+class Building:
+    """A build in a thread, and how it ended."""
+
+    def __init__(self, name: str, redis_url: str, url: str, partitions: int = 1) -> None:
+        self._arguments = (name, redis_url, url, partitions)
+        self.built: Built | None = None
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        name, redis_url, url, partitions = self._arguments
+        try:
+            self.built = rebuild_beside(
+                name, redis_url=redis_url, database_url=url, partitions=partitions
+            )
+        except BaseException as error:  # noqa: BLE001 - what ended it is the question
+            self.failure = error
+
+    def end(self, seconds: float = 10) -> Building:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive()
+        return self
+
+    @property
+    def runs(self) -> bool:
+        return self._thread.is_alive()
+
+
+def build(name: str, redis_url: str, url: str, partitions: int = 1) -> Built:
+    return rebuild_beside(name, redis_url=redis_url, database_url=url, partitions=partitions)
+
+
+@contextmanager
+def reading(url: str, table: str = "waiting_prompts") -> Iterator[Session]:
+    """Somebody reads a live table for as long as this lasts, so that no switch can be."""
+    with psycopg.connect(url) as reader:
+        reader.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(table)))
+        yield reader
+
+
+def built_up_to(connected: Session, name: str = "status") -> Position:
+    return checkpoint.read(connected, name_of(name), 0).position
+
+
+def leftovers(connected: Session) -> list[str]:
+    """Schemas and checkpoints of builds."""
+    found = connected.execute(
+        "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'beside%'"
+        " UNION ALL SELECT name FROM checkpoints WHERE name LIKE '% beside'"
+    ).fetchall()
+    return [name for (name,) in found]
+
+
+def all_shapes(connected: Session) -> dict[str, shapes.Shape]:
+    return {table: shapes.shape(connected, "public", table) for table in TABLES}
+
+
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_it_equals_the_live_model_in_rows_place_and_shape(
+    redis_url: str, url: str, given: Given, connected: Session, name: str
+):
+    story = random_story(41, 300)
+    given(story, 7)
+    live, shaped = rows(connected), all_shapes(connected)
+    places = connected.execute("SELECT * FROM checkpoints ORDER BY name").fetchall()
+    for table in PROJECTIONS[name].tables:
+        connected.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
+
+    built = build(name, redis_url, url)
+
+    assert built.events == len(story.events)
+    assert rows(connected) == live
+    assert all_shapes(connected) == shaped
+    assert connected.execute("SELECT * FROM checkpoints ORDER BY name").fetchall() == places
+    assert leftovers(connected) == []
+
+
+def test_it_announces_nothing(redis_url: str, url: str, given: Given, client: redis.Redis):
+    story = Story()
+    request = story.submit()
+    story.reply(request, story.assign(request))
+    given(story)
+    with client.pubsub(ignore_subscribe_messages=True) as ear:
+        ear.psubscribe("horde:chat:*", f"{CHANNEL_PROJECTED}*")
+        eventually(lambda: client.pubsub_numpat() == 2)
+
+        build("status", redis_url, url)
+        client.publish("horde:chat:end", b"the first that is heard")
+
+        def heard() -> bool:
+            message = ear.get_message(timeout=0.1)
+            assert message is None or message["channel"] == b"horde:chat:end"
+            return message is not None
+
+        eventually(heard)
+
+
+def test_a_projector_goes_on_in_the_new_tables_as_if_nothing_had_been(
+    redis_url: str, url: str, client: redis.Redis, keys: Keys, reader: Log, connected: Session
+):
+    """It stands in the middle of the log: the new rows are those of its place, not of the head."""
+    story = random_story(42, 200)
+    append(client, story.events, keys)
+    projector = Projector(STATUS, reader, connected)
+    projector.resume()
+    projector.step(count=90)
+    live = rows(connected)
+
+    assert build("status", redis_url, url).events == 90
+    assert rows(connected) == live
+    while projector.step(count=30):
+        pass
+    projector.rest()
+    whole = rows(connected)
+
+    wipe(connected)
+    while step(STATUS, reader, connected):
+        pass
+    assert whole == rows(connected)
+
+
+async def test_who_reads_his_own_writes_meanwhile_finds_them_each_time(
+    redis_url: str,
+    url: str,
+    client: redis.Redis,
+    keys: Keys,
+    connected: Session,
+    database: Database,
+):
+    """A live runner, a writer, readers with connections of their own, and builds one by one."""
+    story = random_story(43, 200)
+    append(client, story.events, keys)
+    written: list[tuple[str, Position]] = []
+    over = asyncio.Event()
+
+    async def write() -> None:
+        while not over.is_set():
+            request = story.submit()
+            append(client, story.events[-1:], keys)
+            written.append((request, story.head))
+            await asyncio.sleep(0.002)
+
+    async def read() -> int:
+        looked = 0
+        while not over.is_set():
+            await asyncio.sleep(0.001)
+            for request, position in written[-3:]:
+                read = (await status.load(database, keys, [request]))[request]
+                assert read.row is not None or read.checkpoint < position
+                looked += read.row is not None
+        return looked
+
+    with running(redis_url=redis_url, database_url=url, partitions=1, pause_ms=2) as runner:
+        tasks = [asyncio.create_task(each) for each in (write(), read(), read(), read())]
+        for _ in range(3):
+            await asyncio.to_thread(build, "status", redis_url, url)
+            seen = len(written)
+            while len(written) < seen + 5:
+                await asyncio.sleep(0.01)
+        over.set()
+        _, *looked = await asyncio.gather(*tasks)
+        assert all(looked)
+        await asyncio.to_thread(
+            eventually,
+            lambda: checkpoint.read(connected, "status", 0).position == story.head,
+        )
+        assert runner.failure is None
+        live = rows(connected)
+
+    wipe(connected)
+    with_hands = Log(client, keys, 0)
+    while step(STATUS, with_hands, connected):
+        pass
+    assert live == rows(connected)
+
+
+def test_the_rows_of_all_partitions_are_built(
+    redis_url: str, url: str, client: redis.Redis, connected: Session
+):
+    keys = Keys(3)
+    for partition in keys.all():
+        append(client, random_story(44, 60, partition).events, keys, partition)
+        for _ in range(partition):  # each stands elsewhere, one at the beginning
+            step(STATUS, Log(client, keys, partition), connected, count=25)
+    live = rows(connected)
+
+    assert build("status", redis_url, url, partitions=3).events == 75
+    assert rows(connected) == live
+
+
+# what is in the way
+
+
+def test_a_reader_holds_the_switch_up_and_not_the_others(
+    redis_url: str, url: str, given: Given, connected: Session
+):
+    given(random_story(45, 100))
+    live = rows(connected)
+
+    with reading(url):
+        builds = Building("status", redis_url, url)
+        eventually(lambda: built_up_to(connected) > START)
+        with session.connect(url, "other") as other:
+            other.execute("SET statement_timeout = '600ms'")  # as a web process waits
+            for _ in range(60):
+                other.execute("SELECT count(*) FROM waiting_prompts, processing_gens")
+        assert builds.runs
+
+    assert builds.end().built is not None
+    assert rows(connected) == live
+
+
+def test_what_comes_while_it_waits_is_folded_too(
+    redis_url: str, url: str, given: Given, connected: Session
+):
+    story = random_story(46, 100)
+    given(story)
+
+    with reading(url):
+        builds = Building("status", redis_url, url)
+        eventually(lambda: built_up_to(connected) == story.head)
+        story.assign(story.submit())
+        given(story)
+        live = rows(connected)
+
+    assert builds.end().built is not None
+    assert rows(connected) == live
+
+
+def test_a_redis_that_goes_away_meanwhile_is_waited_out(
+    redis_url: str,
+    url: str,
+    given: Given,
+    connected: Session,
+    client: redis.Redis,
+    keys: Keys,
+):
+    story = random_story(47, 100)
+    given(story)
+    live = rows(connected)
+
+    with reading(url):
+        builds = Building("status", redis_url, url)
+        eventually(lambda: built_up_to(connected) == story.head)
+        client.client_kill_filter(_type="normal", skipme=True)
+        story.submit()
+        append(client, story.events[-1:], keys)
+        catch_up(Log(client, keys, 0), connected)
+    builds.end()
+
+    assert builds.failure is None
+    assert len(rows(connected)["waiting_prompts"]) == len(live["waiting_prompts"]) + 1
+
+
+def start_process(redis_url: str, url: str) -> subprocess.Popen[bytes]:
+    code = (
+        "import sys; from projections.beside import rebuild_beside;"
+        "rebuild_beside('status', redis_url=sys.argv[1], database_url=sys.argv[2], partitions=1)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, redis_url, url], stdout=subprocess.DEVNULL
+    )
+    leave_none(process.pid)
+    return process
+
+
+def test_one_that_is_killed_leaves_the_live_model_and_the_next_clears_up(
+    redis_url: str, url: str, given: Given, connected: Session
+):
+    story = random_story(48, 100)
+    given(story)
+    live = rows(connected)
+
+    with reading(url):
+        process = start_process(redis_url, url)
+        eventually(lambda: built_up_to(connected) == story.head, 10)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert rows(connected) == live
+        assert len(leftovers(connected)) == 2
+    story.submit()
+    given(story)
+    now = rows(connected)
+
+    # The server frees the lock of who was killed in its own time.
+    eventually(lambda: session.is_free(connected, name_of("status"), 0))
+    build("status", redis_url, url)
+
+    assert rows(connected) == now
+    assert leftovers(connected) == []
+
+
+def test_two_do_not_build_the_same_model(
+    redis_url: str, url: str, given: Given, connected: Session
+):
+    story = random_story(49, 50)
+    given(story)
+
+    with reading(url):
+        first = Building("status", redis_url, url)
+        eventually(lambda: built_up_to(connected) == story.head)
+        with pytest.raises(AnotherBuild):
+            build("status", redis_url, url)
+        build("accounts", redis_url, url)
+
+    assert first.end().built is not None
+
+
+def test_a_live_model_that_is_set_back_meanwhile_is_not_replaced(
+    redis_url: str, url: str, given: Given, connected: Session, reader: Log
+):
+    story = random_story(50, 100)
+    given(story)
+    live = rows(connected)
+
+    with reading(url):
+        builds = Building("status", redis_url, url)
+        eventually(lambda: built_up_to(connected) == story.head)
+        checkpoint.reset(connected, "status", 0, STATUS.tables)
+    builds.end()
+
+    assert isinstance(builds.failure, SetBack)
+    assert leftovers(connected) == []
+    catch_up(reader, connected)
+    assert rows(connected) == live
+
+
+def test_tables_that_were_changed_meanwhile_are_not_replaced(
+    redis_url: str, url: str, given: Given, connected: Session
+):
+    story = random_story(51, 50)
+    given(story)
+    live = rows(connected)
+
+    try:
+        with reading(url) as reader:
+            builds = Building("status", redis_url, url)
+            eventually(lambda: built_up_to(connected) == story.head)
+            reader.execute("CREATE INDEX more ON waiting_prompts (partition)")
+            reader.commit()
+        builds.end()
+    finally:
+        connected.execute("DROP INDEX more")
+
+    assert isinstance(builds.failure, TablesChanged)
+    assert leftovers(connected) == []
+    assert rows(connected) == live
+
+
+CHANGES = [
+    "ALTER TABLE {} ADD COLUMN more int",
+    "ALTER TABLE {} ALTER COLUMN worker_id TYPE text",
+    "ALTER TABLE {} ALTER COLUMN charge DROP NOT NULL",
+    "ALTER TABLE {} ALTER COLUMN charge SET DEFAULT 1",
+    "CREATE INDEX more ON {} (partition)",
+    "ALTER INDEX processing_gens_wp RENAME TO more",
+    "ALTER TABLE {} SET (fillfactor = 60)",
+    "ALTER TABLE {} ADD CONSTRAINT more CHECK (partition >= 0)",
+    "ALTER TABLE {} ENABLE ROW LEVEL SECURITY",
+    "ALTER TABLE {} REPLICA IDENTITY FULL",
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_table_has_another_shape(connected: Session, change: str):
+    with connected.transaction(force_rollback=True):
+        before = shapes.shape(connected, "public", "processing_gens")
+        connected.execute(change.format("processing_gens"))
+
+        assert shapes.shape(connected, "public", "processing_gens") != before
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_nothing_of_ours_stands_on_a_table(connected: Session, table: str):
+    assert shapes.dependants(connected, "public", table) == []
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "VIEW mine AS SELECT id FROM waiting_prompts",
+        "TABLE mine (id uuid REFERENCES waiting_prompts)",
+        "FUNCTION mine(w waiting_prompts) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "PUBLICATION mine FOR TABLE waiting_prompts",
+        "TRIGGER mine BEFORE UPDATE ON waiting_prompts EXECUTE FUNCTION"
+        " suppress_redundant_updates_trigger()",
+        "POLICY mine ON waiting_prompts",
+    ],
+)
+def test_what_stands_on_a_table_is_told(connected: Session, made: str):
+    with connected.transaction(force_rollback=True):
+        connected.execute(f"CREATE {made}")
+
+        assert "mine" in "".join(shapes.dependants(connected, "public", "waiting_prompts"))
+
+
+def test_tables_on_which_something_stands_are_not_replaced(
+    redis_url: str, url: str, connected: Session
+):
+    connected.execute("CREATE VIEW mine AS SELECT id FROM waiting_prompts")
+    try:
+        with pytest.raises(CannotReplace, match="view mine would be left"):
+            build("status", redis_url, url)
+    finally:
+        connected.execute("DROP VIEW mine")
+
+    assert leftovers(connected) == []
+
+
+def test_what_somebody_puts_on_a_table_meanwhile_holds_the_switch_up(
+    redis_url: str, url: str, given: Given, connected: Session
+):
+    story = random_story(52, 50)
+    given(story)
+
+    with reading(url):
+        builds = Building("status", redis_url, url)
+        eventually(lambda: built_up_to(connected) == story.head)
+        connected.execute("CREATE VIEW mine AS SELECT id FROM waiting_prompts")
+    try:
+        assert connected.execute("SELECT count(*) FROM mine").fetchone() != (0,)
+    finally:
+        connected.execute("DROP VIEW mine")
+
+    assert builds.end().built is not None
+
+
+def test_rows_of_partitions_that_it_does_not_know_are_not_lost(
+    redis_url: str, url: str, given: Given, connected: Session
+):
+    given(random_story(53, 50))
+    checkpoint.ensure(connected, "status", 3)
+    live = rows(connected)
+
+    with pytest.raises(CannotReplace, match=r"partitions \[3\]"):
+        build("status", redis_url, url)
+
+    assert rows(connected) == live
+
+
+def test_a_log_without_its_beginning_costs_no_rows(
+    redis_url: str, url: str, given: Given, client: redis.Redis, keys: Keys, connected: Session
+):
+    given(random_story(54, 50))
+    live = rows(connected)
+    client.xtrim(keys.events(0), maxlen=10, approximate=False)
+
+    with pytest.raises(HistoryLost):
+        build("status", redis_url, url)
+
+    assert rows(connected) == live
+    assert leftovers(connected) == []
+
+
+def test_who_may_read_the_old_table_may_read_the_new_one(
+    redis_url: str, url: str, given: Given, connected: Session
+):
+    given(random_story(55, 20))
+    connected.execute("CREATE ROLE reporter")
+    try:
+        connected.execute("GRANT SELECT ON waiting_prompts TO reporter WITH GRANT OPTION")
+        connected.execute("GRANT SELECT, UPDATE ON processing_gens TO PUBLIC")
+        granted = "SELECT relname, relacl FROM pg_class WHERE relname = ANY(%s) ORDER BY relname"
+        before = connected.execute(granted, (list(STATUS.tables),)).fetchall()
+
+        build("status", redis_url, url)
+
+        assert connected.execute(granted, (list(STATUS.tables),)).fetchall() == before
+    finally:
+        connected.execute("DROP OWNED BY reporter")
+        connected.execute("DROP ROLE reporter")
+        connected.execute("REVOKE ALL ON processing_gens FROM PUBLIC")
+
+
+# a change of shape, as CONTRIBUTING has it
+
+EXPAND = """
+ALTER TABLE waiting_prompts ADD COLUMN promised bigint NOT NULL DEFAULT 0;
+CREATE INDEX waiting_prompts_promised ON waiting_prompts (promised) WHERE promised > 0;
+ALTER FUNCTION status_write RENAME TO status_write_before;
+CREATE FUNCTION status_write(changes jsonb) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    came_back text[] := status_write_before(changes);
+BEGIN
+    UPDATE waiting_prompts w SET promised = w.jobs * w.max_length
+    FROM jsonb_array_elements(changes -> 'waiting_prompts' -> 'insert') AS c (change)
+    WHERE w.id = (c.change ->> 'id')::uuid;
+    RETURN came_back;
+END
+$$;
+"""
+
+
+def test_a_new_column_is_computed_for_old_rows_too(
+    redis_url: str, database_url: str, client: redis.Redis, keys: Keys, tmp_path: Path
+):
+    migrate(database_url)
+    story = random_story(56, 100)
+    append(client, story.events, keys)
+    reader = Log(client, keys, 0)
+    with session.connect(database_url, "test") as connected:
+        projector = Projector(STATUS, reader, connected)
+        projector.resume()
+        while projector.step():
+            pass
+        projector.rest()
+        for path in HERE.glob("*.sql"):
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+        (tmp_path / "9999_promised.sql").write_text(EXPAND)
+        migrate(database_url, tmp_path)
+        story.submit(jobs=2, max_length=70)
+        append(client, story.events[-1:], keys)
+        while projector.step():
+            pass
+        wrong = "SELECT count(*) FROM waiting_prompts WHERE promised <> jobs * max_length"
+        assert connected.execute(wrong).fetchone() != (0,)
+        shaped = shapes.shape(connected, "public", "waiting_prompts")
+
+        build("status", redis_url, database_url)
+
+        assert connected.execute(wrong).fetchone() == (0,)
+        assert shapes.shape(connected, "public", "waiting_prompts") == shaped
+        story.submit()
+        append(client, story.events[-1:], keys)
+        assert projector.step() == 1
+        assert connected.execute(wrong).fetchone() == (0,)
