@@ -19,7 +19,7 @@ class Position(NamedTuple):
     @classmethod
     def parse(cls, text: str | bytes) -> Position:
         """Read `ms-seq`; raise ValueError for anything else."""
-        ms, seq = (text.decode() if isinstance(text, bytes) else text).split("-")
+        ms, seq = text.split(b"-") if isinstance(text, bytes) else text.split("-")
         return cls(int(ms), int(seq))
 
     def __str__(self) -> str:
@@ -44,6 +44,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     VERSION: ClassVar[int] = 1
     SCRIPT: ClassVar[tuple[str, ...]] = ()
+
+
+PASSED = Event()
+"""Stands for an event whose reader has no use for it: known, but not read."""
 
 
 class Recorded(NamedTuple):

@@ -3,12 +3,12 @@ bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, get_origin, get_type_hints
 
 import msgspec
 
-from events.base import Event, Position, Recorded
+from events.base import PASSED, Event, Position, Recorded
 from events.types import EVENTS
 
 
@@ -28,24 +28,24 @@ class _Shape:
         self.kind = kind
         self.tag = str(kind.__struct_config__.tag)
         self.head = ("type", self.tag, "v", str(kind.VERSION))
+        self.version = str(kind.VERSION).encode()
         names = [field.encode_name for field in info]
         self.plain = tuple(name for name in names if name != "data" and name not in kind.SCRIPT)
         self.has_data = "data" in names
-        self.readers: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
-            name.encode(): (name, _reader(hints[name])) for name in names
-        }
+        self.parts = tuple(
+            (name, _reader(hints[name]))
+            for name in names
+            if name == "data" or get_origin(hints[name]) is tuple
+        )
+        """The fields that are more than a text or a number, and what reads them."""
+        self.seen: tuple[list[bytes], list[str]] = ([], [])
+        """The names of the last entry's fields, as stored and as text: the next one has the same,
+        mostly."""
 
 
-def _reader(hint: Any) -> Callable[[bytes], Any]:
-    if hint is str:
-        return bytes.decode
-    if hint is int:
-        return int
-    if hint is bool:
-        return b"1".__eq__
+def _reader(hint: Any) -> Callable[[str], Any]:
     if get_origin(hint) is tuple:
-        item = get_args(hint)[0]
-        return lambda raw: tuple(item(part) for part in raw.decode().split(",")) if raw else ()
+        return lambda text: text.split(",") if text else ()
     return msgspec.json.Decoder(hint).decode
 
 
@@ -79,27 +79,32 @@ def encode(event: Event) -> list[str | bytes]:
 
 
 def decode(
-    partition: int, position: bytes, fields: Sequence[bytes] | Mapping[bytes, bytes]
+    partition: int,
+    position: bytes,
+    fields: Sequence[bytes] | Mapping[bytes, bytes],
+    wanted: Collection[type[Event]] | None = None,
 ) -> Recorded:
     """Read one stream entry.
 
-    Raise UnknownType for a type or version that this build does not know. Fields that the struct
-    does not know are passed over: a later build may add one with a default.
+    PASSED stands for an event that is not of a `wanted` type: its entry is not taken apart. Raise
+    UnknownType for a type or version that this build does not know, wanted or not. Fields that the
+    struct does not know are passed over: a later build may add one with a default.
     """
     if isinstance(fields, Mapping):
-        pairs: Any = fields.items()
-        tag, version = fields.get(b"type", b""), fields.get(b"v", b"")
-    else:
-        flat = iter(fields)
-        pairs = zip(flat, flat, strict=True)
-        tag, version = fields[1], fields[3]
-    shape = _BY_TAG.get(tag)
-    if shape is None or int(version) != shape.kind.VERSION:
-        raise UnknownType(f"{position.decode()}: {tag!r} v{version!r}")
-    known = shape.readers
-    values = {}
-    for name, raw in pairs:
-        reader = known.get(name)
-        if reader is not None:
-            values[reader[0]] = reader[1](raw)
-    return Recorded(partition, Position.parse(position), shape.kind(**values))
+        fields = [each for pair in fields.items() for each in pair]
+    shape = _BY_TAG.get(fields[1])
+    if shape is None or fields[3] != shape.version:
+        raise UnknownType(f"{position.decode()}: {fields[1]!r} v{fields[3]!r}")
+    if wanted is not None and shape.kind not in wanted:
+        return Recorded(partition, Position.parse(position), PASSED)
+    stored, names = shape.seen
+    here = fields[4::2]
+    if here != stored:
+        names = list(map(bytes.decode, here))
+        shape.seen = (list(here), names)
+    values: dict[str, Any] = dict(zip(names, map(bytes.decode, fields[5::2]), strict=True))
+    for name, read in shape.parts:
+        if name in values:
+            values[name] = read(values[name])
+    event = msgspec.convert(values, shape.kind, strict=False)  # texts of numbers become numbers
+    return Recorded(partition, Position.parse(position), event)

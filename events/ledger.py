@@ -58,6 +58,15 @@ class Movement(NamedTuple):
     """Id of the transfer or grant."""
 
 
+MOVING = frozenset(
+    {
+        *(types.AccountOpened, types.Granted, types.Admitted, types.Released, types.Charged),
+        *(types.Rewarded, types.Promoted, types.Floored, types.Transferred, types.Received),
+    }
+)
+"""Types of events that have movements."""
+
+
 def movements(event: Event) -> list[Movement]:
     """The lines of an event, in its order; none where nothing moves."""
     match event:
