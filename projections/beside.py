@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import psycopg
@@ -28,6 +28,7 @@ from projections import changes, checkpoint, log, migrate, session, shapes
 from projections.checkpoint import Checkpoint, Stop
 from projections.log import Log, TailLost
 from projections.models import PROJECTIONS
+from projections.node import Nodes
 from projections.projection import Projection
 from projections.session import Session
 
@@ -93,17 +94,26 @@ def rebuild_beside(
     RedisError or a Stop where it cannot go on; the live model is as it was then, and to call it
     again is safe.
     """
-    keys = Keys(partitions)
+    keys, nodes = Keys(partitions), Nodes(redis_url)
     with session.connect(database_url, f"beside_{projection_name}") as connected:
         build = _Build(PROJECTIONS[projection_name], keys, connected)
-        with log.connect(redis_url) as client:
+        with nodes.connect() as client:
             client.ping()
         build.begin()
         try:
             while True:
                 try:
-                    with log.connect(redis_url) as client:
-                        return build.run([Log(client, keys, each, archive) for each in keys.all()])
+                    with ExitStack() as stack:
+                        logs = [
+                            Log(
+                                stack.enter_context(nodes.connect(keys.events(each))),
+                                keys,
+                                each,
+                                archive,
+                            )
+                            for each in keys.all()
+                        ]
+                        return build.run(logs)
                 except (*log.AWAY, ArchiveUnavailable) as error:
                     build.waits(error)
                     time.sleep(_AWAY_S)

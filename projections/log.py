@@ -3,53 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
-from redis.backoff import NoBackoff
-from redis.cluster import RedisCluster
-from redis.exceptions import RedisClusterException, RedisError
-from redis.retry import Retry
+from redis.exceptions import RedisError
 
 from archive.archive import Archive, Gap, HistoryLost
 from archive.segments import Raw
 from events import codec
-from events.base import START, Position, Recorded
+from events.base import START, Event, Position, Recorded
 from events.keys import Keys
+from projections.node import Nodes
 
-Client = redis.Redis | RedisCluster
+Client = redis.Redis
 Entry = tuple[bytes, Mapping[bytes, bytes] | Sequence[bytes]]
 """A position and its fields, as a client gives them."""
 
-AWAY = (RedisError, RedisClusterException, OSError)
+Wanted = Collection[type[Event]] | None
+"""Types of events that are asked for: PASSED stands for the others. None: all."""
+
+AWAY = (RedisError, OSError)
 """What a client raises while Redis is away, hangs, loads its data or moves a slot."""
 
-_TIMEOUT = 2.0
-"""Seconds for connecting, and for an answer beyond those that a read may block."""
 
-
-@contextlib.contextmanager
-def connect(redis_url: str, *, block_s: float = 0.0) -> Iterator[Client]:
-    """A client whose reads may block so long.
+def connect(
+    redis_url: str, key: str | None = None, *, block_s: float = 0.0
+) -> contextlib.AbstractContextManager[Client]:
+    """A client of the server that `redis_url` names, or of the node of its cluster that serves
+    `key`, whose reads may block so long.
 
     It retries nothing: its user backs off and connects anew.
     """
-    options: dict[str, Any] = {
-        "protocol": 2,
-        "socket_timeout": block_s + _TIMEOUT,
-        "socket_connect_timeout": _TIMEOUT,
-        "retry": Retry(NoBackoff(), 0),
-    }
-    client: Client = redis.Redis.from_url(redis_url, single_connection_client=True, **options)
-    try:
-        info: Any = client.info("cluster")
-        if info.get("cluster_enabled"):
-            client.close()
-            client = RedisCluster.from_url(redis_url, **options)
-        yield client
-    finally:
-        client.close()
+    return Nodes(redis_url).connect(key, block_s=block_s)
 
 
 class TailLost(Exception):
@@ -75,7 +61,14 @@ class Log:
         self._archive = archive
         self._archived = _Archived(archive, partition)
 
-    def read(self, after: Position, *, count: int, block_ms: int | None = None) -> list[Recorded]:
+    def read(
+        self,
+        after: Position,
+        *,
+        count: int,
+        block_ms: int | None = None,
+        wanted: Wanted = None,
+    ) -> list[Recorded]:
         """The next events behind `after`, an event of this log or START; with `block_ms`, wait so
         long for the first.
 
@@ -83,15 +76,17 @@ class Log:
         """
         while True:
             if archived := self._archived.next(after, count):
-                return self._decode(archived)
+                return self._decode(archived, wanted)
             entries, whole = self._streamed(after, count, block_ms)
             if whole:
-                return self._decode(entries)
+                return self._decode(entries, wanted)
             if not self.holds(after):
                 raise TailLost(f"{self._key} does not hold {after}")
             self._archived.begin(after)
 
-    def between(self, after: Position, until: Position, *, count: int) -> list[Recorded]:
+    def between(
+        self, after: Position, until: Position, *, count: int, wanted: Wanted = None
+    ) -> list[Recorded]:
         """Events past `after`, up to and with `until`, as far as they are to be had; `after` may be
         one that this log lost."""
         first: Any = self._client.xrange(self._key, count=1)
@@ -101,9 +96,9 @@ class Log:
                 archived.begin(after)
                 found = [each for each in archived.next(after, count) if each.position <= until]
                 if found:
-                    return self._decode(found)
+                    return self._decode(found, wanted)
         answer: Any = self._client.xrange(self._key, f"({after}", str(until), count=count)
-        return self._decode(answer)
+        return self._decode(answer, wanted)
 
     def head(self) -> Position:
         """The position of the last event."""
@@ -147,8 +142,8 @@ class Log:
 
         Half of a projector's work was redis-py's way from a command to a connection and back.
         """
-        connection: Any = getattr(self._client, "connection", None)
-        if connection is None:  # a cluster's client finds the node
+        connection: Any = self._client.connection
+        if connection is None:  # it is shared
             run: Any = self._client.execute_command
             return [run(*command) for command in commands]
         try:
@@ -205,9 +200,9 @@ class Log:
             return False
         return bool(info.get("entries-added", info["length"]) != info["length"])
 
-    def _decode(self, entries: Sequence[Entry]) -> list[Recorded]:
+    def _decode(self, entries: Sequence[Entry], wanted: Wanted) -> list[Recorded]:
         partition = self.partition
-        return [codec.decode(partition, position, fields) for position, fields in entries]
+        return [codec.decode(partition, position, fields, wanted) for position, fields in entries]
 
 
 class _Archived:

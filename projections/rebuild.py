@@ -11,9 +11,10 @@ import structlog
 from archive.archive import Archive
 from events.base import START
 from events.keys import Keys
-from projections import checkpoint, log, session
+from projections import checkpoint, session
 from projections.log import Log
 from projections.models import PROJECTIONS
+from projections.node import Nodes
 from projections.projection import Projected, Projection
 from projections.projector import Projector, channel
 
@@ -39,12 +40,11 @@ def rebuild(
     """
     projection = PROJECTIONS[projection_name]
     keys = Keys(partitions)
-    with (
-        session.connect(database_url, f"rebuild_{projection_name}") as connected,
-        log.connect(redis_url) as client,
-    ):
+    nodes = Nodes(redis_url)
+    with session.connect(database_url, f"rebuild_{projection_name}") as connected:
         for partition in keys.all() if only is None else only:
-            _rebuild(projection, Log(client, keys, partition, archive), connected)
+            with nodes.connect(keys.events(partition)) as client:
+                _rebuild(projection, Log(client, keys, partition, archive), connected)
 
 
 def _rebuild(projection: Projection, partition_log: Log, connected: session.Session) -> None:

@@ -19,6 +19,7 @@ from events.keys import Keys
 from projections import log, session
 from projections.log import Log
 from projections.models import PROJECTIONS
+from projections.node import Nodes
 from projections.projection import Projection
 from projections.projector import Projector, step
 from projections.rebuild import rebuild
@@ -122,7 +123,7 @@ class _Process:
         stop: threading.Event,
     ) -> None:
         self.projection = projection
-        self.redis_url = redis_url
+        self.nodes = Nodes(redis_url)
         self.database_url = database_url
         self.keys = keys
         self.archive = archive
@@ -263,10 +264,9 @@ class _Partition:
         """Project until the process stops or (True) our surplus is to be given back."""
         while not self._process.stopping():
             try:
-                with log.connect(self._process.redis_url, block_s=_BLOCK_S) as client:
-                    reader = Log(
-                        client, self._process.keys, self._partition, self._process.archive
-                    )
+                events = self._process.keys.events(self._partition)
+                with self._process.nodes.connect(events, block_s=_BLOCK_S) as client:
+                    reader = Log(client, self._process.keys, self._partition, self._process.archive)
                     projector = Projector(self._process.projection, reader, connected)
                     projector.resume()
                     self._redis.found()

@@ -53,11 +53,10 @@ def test_a_trimmed_log_has_lost_its_beginning_but_not_what_it_holds(
 def test_it_reads_and_publishes_on_a_cluster(cluster_url: str):
     keys = Keys(4)
     stories = [Story(tail) for tail in range(4)]
-    with log.connect(cluster_url) as client:
-        for partition, story in enumerate(stories):
-            story.submit()
-            append(client, story.events, keys, partition)  # type: ignore[arg-type]
-        for partition, story in enumerate(stories):
+    for partition, story in enumerate(stories):
+        story.submit()
+        with log.connect(cluster_url, keys.events(partition)) as client:
+            append(client, story.events, keys, partition)
             reader = Log(client, keys, partition)
             assert reader.head() == story.head
             assert reader.holds(story.head)
