@@ -58,7 +58,7 @@ class Movement(NamedTuple):
     """Id of the transfer or grant."""
 
 
-MOVING = frozenset(
+MOVING: frozenset[type[Event]] = frozenset(
     {
         *(types.AccountOpened, types.Granted, types.Admitted, types.Released, types.Charged),
         *(types.Rewarded, types.Promoted, types.Floored, types.Transferred, types.Received),

@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import psycopg
 
-from events.base import START, Position, Recorded
-from events.ledger import BURN, CLEARING, Balance, Movement, Stored, Sums, movements
+from events.base import START, Event, Position, Recorded
+from events.ledger import BURN, CLEARING, MOVING, Balance, Movement, Stored, Sums, movements
 from events.roles import ROLES
 from events.settlements import settlements
 from events.types import (
@@ -102,6 +102,15 @@ class _Accounts:
         for column, number in added.items():
             row[column] += number
         row.update(_at(position))
+
+
+FOLDS: frozenset[type[Event]] = MOVING | {
+    AccountChanged,
+    AccountDeleted,
+    Promoted,
+    SubmittedReply,
+    Cancelled,
+}
 
 
 def fold(batch: Sequence[Recorded]) -> Document:
@@ -245,6 +254,7 @@ ACCOUNTS = Projection(
     tables=("accounts", "ledger", "account_records", "worker_kudos"),
     write="accounts_write",
     fold=fold,
+    folds=FOLDS,
     hints=_hints,
     pause_s=0.2,
 )

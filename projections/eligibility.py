@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from events.base import Recorded
+from events.base import Event, Recorded
 from events.types import (
     Assigned,
     Cancelled,
@@ -27,6 +27,15 @@ from projections.projection import Projected, Projection
 from projections.rules import Wanted, requirement_class
 
 NAME = "eligibility"
+
+
+FOLDS: frozenset[type[Event]] = frozenset(
+    {
+        *(Submitted, Assigned, SubmittedReply, Returned, Faulted, Cancelled, Expired, CheckedIn),
+        *(WorkerChanged, WorkerRenamed, WorkerDeleted),
+        *(WorkerAborted, WorkerNonconformant, WorkerMeasured),
+    }
+)
 
 
 def fold(batch: Sequence[Recorded]) -> Document:  # noqa: PLR0912 - a case an event
@@ -247,5 +256,6 @@ ELIGIBILITY = Projection(
     tables=("queue", "queue_listed", "workers"),
     write="eligibility_write",
     fold=fold,
+    folds=FOLDS,
     hints=_hints,
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from events.base import Recorded
+from events.base import Event, Recorded
 from projections.changes import Document
 from projections.log import Log
 
@@ -41,6 +41,8 @@ class Projection(NamedTuple):
     """SQL function: takes the folded document, returns models whose jobs came back."""
     fold: Callable[[Sequence[Recorded]], Document]
     """Pure: rows come from the events alone."""
+    folds: Collection[type[Event]]
+    """Types of events that change a row, or are announced: no other is taken apart."""
     hints: Callable[[str, Document, Sequence[str]], Projected]
     """From the position, the document and what `write` returned."""
     signals: Callable[[Sequence[Recorded], Log], list[Signal]] | None = None

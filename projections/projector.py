@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from events.base import Position, Recorded
+from events.base import PASSED, Position, Recorded
 from events.keys import CHANNEL_PROJECTED
 from projections import changes, checkpoint
 from projections.changes import Document
@@ -76,12 +76,15 @@ class Projector:
             self._log.publish([(self._channel, _encode(Projected(position=str(self.position))))])
         self._read, self._passed = self.position, 0
         while self._announced < self.position:
-            missed = self._log.between(self._announced, self.position, count=500)
+            missed = self._log.between(
+                self._announced, self.position, count=500, wanted=self.projection.folds
+            )
             if not missed:
                 break
-            document = self.projection.fold(missed)
+            batch = _read(missed)
+            document = self.projection.fold(batch)
             hints = self.projection.hints(str(self.position), document, [])
-            self._announce(missed, hints, missed[-1].position)
+            self._announce(batch, hints, missed[-1].position)
 
     def step(self, *, count: int = 500, block_ms: int | None = None) -> int:
         """Apply the next events, at most `count`, in one transaction; return how many there were.
@@ -91,18 +94,21 @@ class Projector:
         Redis fails, the rows stand and RedisError leaves it to `resume`.
         """
         try:
-            batch = self._log.read(self._read, count=count, block_ms=block_ms)
+            page = self._log.read(
+                self._read, count=count, block_ms=block_ms, wanted=self.projection.folds
+            )
         except TailLost:
             self.resume()
             return 0
-        if not batch:
+        if not page:
             return 0
-        self._read = batch[-1].position
-        self._passed += len(batch)
+        self._read = page[-1].position
+        self._passed += len(page)
+        batch = _read(page)
         document = self.projection.fold(batch)
         if document or self._passed >= _MOST_PASSED:
             self._write(document, batch)
-        return len(batch)
+        return len(page)
 
     def _write(self, document: Document, batch: Sequence[Recorded]) -> None:
         stored = Checkpoint(self._read, self._announced)
@@ -151,6 +157,11 @@ class Projector:
             signals = self.projection.signals(fresh, self._log)
         self._log.publish([(self._channel, _encode(projected)), *signals])
         self._announced = max(self._announced, until)
+
+
+def _read(page: Sequence[Recorded]) -> list[Recorded]:
+    """The events of a page that were asked for."""
+    return [recorded for recorded in page if recorded.event is not PASSED]
 
 
 def channel(name: str, partition: int) -> str:

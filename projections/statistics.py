@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from events.base import Recorded
+from events.base import Event, Recorded
 from events.speed import implausible, sample, tokens_of
 from events.types import SubmittedReply
 from projections.changes import MOST, Document, Row, bounded
@@ -47,6 +47,9 @@ WINDOWS = {
     "total": Window(0, 0),
 }
 """Those that are told of; a month is 30 days."""
+
+
+FOLDS: frozenset[type[Event]] = frozenset({SubmittedReply})
 
 
 def fold(batch: Sequence[Recorded]) -> Document:
@@ -115,6 +118,7 @@ STATISTICS = Projection(
     tables=("text_statistics", "worker_fulfilments"),
     write="statistics_write",
     fold=fold,
+    folds=FOLDS,
     hints=_hints,
     pause_s=0.2,
 )

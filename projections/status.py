@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from events import faults
 from events import keys as key_names
-from events.base import START, Position, Recorded
+from events.base import START, Event, Position, Recorded
 from events.keys import Keys
 from events.settlements import settlements
 from events.types import (
@@ -41,6 +41,14 @@ _MAY_END = (SubmittedReply, Returned, Faulted, Cancelled)
 
 
 # rows
+
+
+FOLDS: frozenset[type[Event]] = frozenset(
+    {
+        *(Submitted, Assigned, Progressed, SubmittedReply, Returned),
+        *(Refused, Faulted, Cancelled, Expired),
+    }
+)
 
 
 def fold(batch: Sequence[Recorded]) -> Document:  # noqa: PLR0912 - a case an event
@@ -269,6 +277,7 @@ STATUS = Projection(
     tables=("waiting_prompts", "processing_gens"),
     write="status_write",
     fold=fold,
+    folds=FOLDS,
     hints=_hints,
     signals=_signals,
 )

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from events import codec, types
-from events.base import START, Event, Position
+from events.base import PASSED, START, Event, Position
 from events.types import EVENTS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -74,6 +74,11 @@ def _decoded(golden: dict[str, list[str]]) -> Event:
     return codec.decode(0, b"1-0", [each.encode() for each in golden["fields"]]).event
 
 
+def stored(kind: type[Event]) -> list[Event]:
+    """What the golden entries of a type tell."""
+    return [_decoded(json.loads(path.read_text())) for path in PATHS if _kind(path) is kind]
+
+
 def test_golden_files_are_of_known_events_only() -> None:
     known = {tag(kind) for kind in EVENTS}
 
@@ -87,6 +92,33 @@ def test_golden_files_are_of_known_events_only() -> None:
 def test_an_event_that_this_build_does_not_know_stops_the_reader(fields: list[bytes]) -> None:
     with pytest.raises(codec.UnknownType, match="1-0"):
         codec.decode(0, b"1-0", fields)
+
+
+def test_one_that_is_not_wanted_stops_the_reader_all_the_same() -> None:
+    with pytest.raises(codec.UnknownType, match="1-0"):
+        codec.decode(0, b"1-0", [b"type", b"invented", b"v", b"1"], wanted=())
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_an_event_that_is_not_wanted_is_known_but_not_read(path: Path) -> None:
+    fields = [each.encode() for each in json.loads(path.read_text())["fields"]]
+    kind = _kind(path)
+
+    read = codec.decode(3, b"1-2", fields, wanted={kind})
+    passed = codec.decode(3, b"1-2", [*fields[:5], b"not read"], wanted=set(EVENTS) - {kind})
+
+    assert read == codec.decode(3, b"1-2", fields)
+    assert passed == (3, Position(1, 2), PASSED)
+
+
+def test_entries_of_two_builds_may_follow_one_another() -> None:
+    older = [b"type", b"account-opened", b"v", b"1", b"name", b"n", b"key", b"k"]
+    newer = [*older, b"kudos", b"5"]
+    swapped = [*older[:4], b"key", b"k", b"name", b"n"]
+
+    read = [codec.decode(0, b"1-0", each).event for each in (older, newer, swapped, older)]
+
+    assert read == [types.AccountOpened(name="n", key="k", kudos=kudos) for kudos in (0, 5, 0, 0)]
 
 
 def test_fields_of_a_later_build_are_passed_over() -> None:
