@@ -46,6 +46,18 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     SCRIPT: ClassVar[tuple[str, ...]] = ()
 
 
+class Former(Event, frozen=True, kw_only=True):
+    """An event as it was stored before its meaning changed, under the same word with a lower
+    VERSION.
+
+    Only the codec ever sees one: whoever reads the log gets what `newer` makes of it.
+    """
+
+    def newer(self) -> Event:
+        """The same fact in the next version, from what is stored alone."""
+        raise NotImplementedError
+
+
 PASSED = Event()
 """Stands for an event whose reader has no use for it: known, but not read."""
 

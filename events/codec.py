@@ -3,13 +3,13 @@ bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, get_origin, get_type_hints
 
 import msgspec
 
-from events.base import PASSED, Event, Position, Recorded
-from events.types import EVENTS
+from events.base import PASSED, Event, Former, Position, Recorded
+from events.types import EVENTS, FORMER
 
 
 class UnknownType(Exception):
@@ -41,6 +41,9 @@ class _Shape:
         self.seen: tuple[list[bytes], list[str]] = ([], [])
         """The names of the last entry's fields, as stored and as text: the next one has the same,
         mostly."""
+        self.newest = kind
+        self.former: dict[bytes, _Shape] = {}
+        """The versions before this one, by their number as stored."""
 
 
 def _reader(hint: Any) -> Callable[[str], Any]:
@@ -59,9 +62,28 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-_SHAPES = {shape.tag: shape for shape in map(_Shape, EVENTS)}
+Shapes = Mapping[bytes, _Shape]
+"""By stored word: the newest version, which knows those before it."""
+
+
+def shapes_of(events: Iterable[type[Event]], former: Iterable[type[Former]] = ()) -> Shapes:
+    """What `decode` needs to know of types and their former versions.
+
+    Raise ValueError for a former version that has no newer one, or that stands there twice.
+    """
+    shapes = {shape.tag.encode(): shape for shape in map(_Shape, events)}
+    for kind in former:
+        shape = _Shape(kind)
+        newest = shapes.get(shape.tag.encode())
+        if newest is None or kind.VERSION >= newest.kind.VERSION or shape.version in newest.former:
+            raise ValueError(f"{kind.__name__} is no former version of {shape.tag}")
+        shape.newest = newest.kind
+        newest.former[shape.version] = shape
+    return shapes
+
+
+_SHAPES = shapes_of(EVENTS, FORMER)
 _BY_KIND = {shape.kind: shape for shape in _SHAPES.values()}
-_BY_TAG = {tag.encode(): shape for tag, shape in _SHAPES.items()}
 _encode_data = msgspec.json.Encoder().encode
 
 
@@ -83,8 +105,9 @@ def decode(
     position: bytes,
     fields: Sequence[bytes] | Mapping[bytes, bytes],
     wanted: Collection[type[Event]] | None = None,
+    shapes: Shapes = _SHAPES,
 ) -> Recorded:
-    """Read one stream entry.
+    """Read one stream entry; what was stored in a former version is told in the newest one.
 
     PASSED stands for an event that is not of a `wanted` type: its entry is not taken apart. Raise
     UnknownType for a type or version that this build does not know, wanted or not. Fields that the
@@ -92,10 +115,12 @@ def decode(
     """
     if isinstance(fields, Mapping):
         fields = [each for pair in fields.items() for each in pair]
-    shape = _BY_TAG.get(fields[1])
-    if shape is None or fields[3] != shape.version:
+    shape = shapes.get(fields[1])
+    if shape is not None and fields[3] != shape.version:
+        shape = shape.former.get(fields[3])
+    if shape is None:
         raise UnknownType(f"{position.decode()}: {fields[1]!r} v{fields[3]!r}")
-    if wanted is not None and shape.kind not in wanted:
+    if wanted is not None and shape.newest not in wanted:
         return Recorded(partition, Position.parse(position), PASSED)
     stored, names = shape.seen
     here = fields[4::2]
@@ -107,4 +132,6 @@ def decode(
         if name in values:
             values[name] = read(values[name])
     event = msgspec.convert(values, shape.kind, strict=False)  # texts of numbers become numbers
+    while isinstance(event, Former):
+        event = event.newer()
     return Recorded(partition, Position.parse(position), event)

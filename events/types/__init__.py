@@ -7,7 +7,7 @@ kudos. No prompt, reply, image, message or address is ever a field.
 
 from __future__ import annotations
 
-from events.base import Event
+from events.base import Event, Former
 from events.types.accounts import (
     AccountChanged,
     AccountDeleted,
@@ -105,8 +105,13 @@ EVENTS: tuple[type[Event], ...] = (
     Settled,
 )
 
+FORMER: tuple[type[Former], ...] = ()
+"""Every version that has a newer one: entries of it are in the log, and are read for ever. No type
+has had one yet."""
+
 __all__ = [
     "EVENTS",
+    "FORMER",
     "Abandoned",
     "AccountChanged",
     "AccountDeleted",
