@@ -1,0 +1,189 @@
+"""The archiver's loop over one partition, and what Postgres knows of its log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import psycopg
+import structlog
+
+from archive.archive import ArchiveUnavailable, Damaged
+from archive.bucket import ArchiveMissing
+from events.base import Position
+from handlers import stream
+from handlers.archiver import Archiver, Interrupted, Marks, Stuck
+from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
+from handlers.log import Log
+from lua.link import Unavailable
+from projections.database import Database, DatabaseUnavailable
+from projections.models import PROJECTIONS
+
+logger = structlog.get_logger()
+
+NAME = "archiver"
+"""Of its checkpoint."""
+
+DATABASE_SECONDS = 5.0
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 10.0
+"""Seconds between two tries while something is away."""
+
+AGAIN_SECONDS = 600.0
+"""How often what somebody has to mend is told again."""
+
+_ENSURE = (
+    b"INSERT INTO checkpoints (name, partition) VALUES (%s, %s)"
+    b" ON CONFLICT (name, partition) DO UPDATE SET name = excluded.name"
+    b" RETURNING position_ms, position_seq"
+)
+_MOVE = b"SELECT move_checkpoint(%s, %s, %s, %s, %s, %s, %s, %s)"
+_READERS = (
+    b"SELECT name, position_ms, position_seq, signalled_ms, signalled_seq FROM checkpoints"
+    b" WHERE partition = %s"
+)
+_MOVED = "HC001"  # raised by move_checkpoint
+
+_AWAY: dict[type[Exception], str] = {
+    RedisUnavailable: "waits_for_redis",
+    Rebuilding: "waits_for_redis",
+    OutOfMemory: "waits_for_redis",
+    Unavailable: "waits_for_redis",
+    DatabaseUnavailable: "waits_for_postgres",
+    ArchiveUnavailable: "archive_away",
+    Damaged: "archive_damages",
+    ArchiveMissing: "archive_damages",
+}
+"""What passes by itself, and how it is told."""
+_PASSES = tuple(_AWAY)
+
+
+class Checkpoints:
+    """How far the archiver and the readers of each partition's log have come.
+
+    Raise DatabaseUnavailable.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def place(self, partition: int) -> Position:
+        """Up to where it is archived; START where that is not known."""
+        ((ms, seq),) = await self._database.fetch(_ENSURE, (NAME, partition))
+        return Position(ms, seq)
+
+    async def move(self, partition: int, before: Position, after: Position) -> bool:
+        """Archived up to `after`, if that was `before`; whether it was."""
+        try:
+            await self._database.fetch(_MOVE, (NAME, partition, *before, *after, *after))
+        except psycopg.Error as error:
+            if error.sqlstate != _MOVED:
+                raise
+            return False
+        return True
+
+    async def readers(self, partition: int) -> Mapping[str, Marks]:
+        """Every read model that has a checkpoint. One that is built beside it holds nothing: what
+        the stream has no more, the build reads in the archive."""
+        rows = await self._database.fetch(_READERS, (partition,))
+        return {
+            name: Marks(Position(*numbers[:2]), Position(*numbers[2:]))
+            for name, *numbers in rows
+            if name in PROJECTIONS
+        }
+
+
+class LogMemory:
+    """Whether the logs take more memory than they should. Sampled for all partitions at once.
+
+    limit  bytes, of all logs together
+    every  seconds between two samples
+    """
+
+    def __init__(self, log: Log, limit: int, *, every: float) -> None:
+        self._log = log
+        self._limit = limit
+        self._every = every
+        self._sampled = float("-inf")
+        self._passed = False
+        self._lock = asyncio.Lock()
+
+    async def passed(self) -> bool:
+        """Whether the limit was passed a moment ago. Raise RedisUnavailable."""
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            if now - self._sampled >= self._every:
+                used = await stream.memory(self._log)
+                self._sampled = now
+                if (used > self._limit) != self._passed:
+                    self._passed = not self._passed
+                    logger.info("log_memory", limit=self._limit, used=used, passed=self._passed)
+        return self._passed
+
+
+class _Trouble:
+    """Says what is wrong once, and once that it is over."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._word = ""
+        self._said_at = 0.0
+        self._pause = FIRST_PAUSE
+
+    def passes(self, word: str, error: Exception) -> None:
+        """It will pass by itself."""
+        if word != self._word:
+            logger.warning(word, task=NAME, partition=self._partition, reason=_reason(error))
+        self._word = word
+
+    def stays(self, error: Stuck) -> None:
+        """Somebody has to look."""
+        now = asyncio.get_running_loop().time()
+        if error.word != self._word or now - self._said_at >= AGAIN_SECONDS:
+            meaning = " ".join((type(error).__doc__ or "").split())
+            logger.error(
+                error.word, partition=self._partition, reason=_reason(error), meaning=meaning
+            )
+            self._said_at = now
+        self._word = error.word
+
+    def over(self) -> None:
+        """All is well."""
+        if self._word:
+            logger.info("archives_again", partition=self._partition)
+        self._word, self._pause = "", FIRST_PAUSE
+
+    async def wait(self) -> None:
+        """Longer from time to time."""
+        await asyncio.sleep(self._pause)
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+
+async def archive(
+    archiver: Archiver, memory: LogMemory, turns: asyncio.Semaphore, *, pause: float, partition: int
+) -> None:
+    """Archive and trim a partition's log as it grows, for ever.
+
+    turns  how many partitions may be at it at once: each has a segment in memory then
+    """
+    trouble = _Trouble(partition)
+    while True:
+        try:
+            async with turns:
+                more = await archiver.step(pressed=await memory.passed())
+        except Interrupted:
+            await asyncio.sleep(FIRST_PAUSE)
+        except Stuck as error:
+            trouble.stays(error)
+            await trouble.wait()
+        except _PASSES as error:
+            trouble.passes(next(_AWAY[kind] for kind in _AWAY if isinstance(error, kind)), error)
+            await trouble.wait()
+        else:
+            trouble.over()
+            if not more:
+                await asyncio.sleep(pause)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
