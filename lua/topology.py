@@ -28,6 +28,8 @@ _NONE = frozenset(
 def urls(url: str) -> list[str]:
     """One URL for each server that a URL names, `redis://user:password@one:6379,two:6379/0`."""
     parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return [url]
     user, at, hosts = parts.netloc.rpartition("@")
     return [parts._replace(netloc=f"{user}{at}{host}").geturl() for host in hosts.split(",")]
 

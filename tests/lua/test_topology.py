@@ -61,4 +61,5 @@ def test_slots_have_an_owner_or_none() -> None:
 def test_a_url_may_name_several_servers() -> None:
     assert urls("redis://u:a,b@one:1,two:2/0") == ["redis://u:a,b@one:1/0", "redis://u:a,b@two:2/0"]
     assert urls("unix://:p@/run/socket?db=0") == ["unix://:p@/run/socket?db=0"]
+    assert urls("unix:///run/socket?db=0") == ["unix:///run/socket?db=0"]
     assert beside("rediss://u:p@one:1/0?x=y", "::1", 5) == "rediss://u:p@[::1]:5/0?x=y"
