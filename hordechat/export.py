@@ -8,11 +8,11 @@ as text under `raw`.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import lru_cache
 from io import StringIO
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -38,53 +38,74 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LAST_MS = 253_402_300_799_000
 """The last time that there is a way to write; a stream may hold an entry far behind it."""
 
-_KNOWN = {
+_NAMES = {
     str(kind.__struct_config__.tag): tuple(each.name for each in msgspec.structs.fields(kind))
     for kind in EVENTS
 }
 _json = msgspec.json.Encoder().encode
 
 
-class _Event(NamedTuple):
-    """An event, taken apart."""
+class _Told(NamedTuple):
+    """An event of whatever build."""
 
     type: str
     v: int | str
     """Text where it is no number."""
-    fields: dict[str, Any]
-    """By their names, in the order of the struct. `raw`, the last, is there where this build does
-    not know the event, or a field of it."""
+    ids: list[str | int]
+    """Those of IDS that it has; empty for the others."""
+    fields: bytes
+    """A JSON object: its fields by their names, in the order of the struct. `raw`, the last, is
+    there where this build does not know the event, or a field of it."""
 
 
-def _taken_apart(partition: int, entry: Raw) -> _Event:
-    stored = dict(zip(entry.fields[::2], entry.fields[1::2], strict=True))
+def _told(partition: int, entry: Raw) -> _Told:
     try:
         event = codec.decode(partition, entry.id, entry.fields).event
     except (codec.UnknownType, LookupError, ValueError, TypeError, msgspec.MsgspecError):
-        word, v = _text(stored.pop(b"type", b"")), _text(stored.pop(b"v", b""))
-        raw = {_text(name): _text(value) for name, value in stored.items()}
-        return _Event(word, int(v) if v.isdecimal() else v, {"raw": raw})
-    return _known(event, stored)
+        return _unknown(entry)
+    stored = entry.fields
+    word = stored[1].decode()
+    later = _later(word, tuple(stored[::2]))
+    data = getattr(event, "data", None)
+    if later or (data is not None and _json(data) not in stored):
+        fields = _json(_with_all(event, entry, later))
+    else:
+        fields = b"{" + _json(event).partition(b",")[2]  # the encoder writes the type first
+    return _Told(word, event.VERSION, [getattr(event, name, "") for name in IDS], fields)
 
 
-def _known(event: Event, stored: dict[bytes, bytes]) -> _Event:
-    word, names = stored.pop(b"type").decode(), _KNOWN[str(type(event).__struct_config__.tag)]
-    v = int(stored.pop(b"v"))
-    fields = {name: getattr(event, name) for name in names}
+def _unknown(entry: Raw) -> _Told:
+    raw = {_text(name): _text(value) for name, value in _pairs(entry)}
+    word, v = raw.pop("type", ""), raw.pop("v", "")
+    ids: list[str | int] = [raw.get(name, "") for name in IDS]
+    return _Told(word, int(v) if v.isdecimal() else v, ids, _json({"raw": raw}))
+
+
+def _with_all(event: Event, entry: Raw, later: Sequence[bytes]) -> dict[str, object]:
+    """The fields of an event, and what a later build put into it."""
+    stored = dict(_pairs(entry))
+    fields: dict[str, object] = {name: getattr(event, name) for name in _names(event)}
     data = stored.get(b"data")
     if data is not None and b"\n" not in data and b"\r" not in data:
-        fields["data"] = msgspec.Raw(data)  # all that is in it, whether this build knows it or not
-    if len(stored) > len(names) or not _names(names).issuperset(stored):
-        others = stored.items()
-        fields["raw"] = {
-            _text(name): _text(value) for name, value in others if name not in _names(names)
-        }
-    return _Event(word, v, fields)
+        fields["data"] = msgspec.Raw(data)
+    if later:
+        fields["raw"] = {_text(name): _text(stored[name]) for name in later}
+    return fields
 
 
-@cache
-def _names(names: tuple[str, ...]) -> frozenset[bytes]:
-    return frozenset(name.encode() for name in names)
+def _names(event: Event) -> Sequence[str]:
+    return _NAMES[str(type(event).__struct_config__.tag)]
+
+
+def _pairs(entry: Raw) -> Iterator[tuple[bytes, bytes]]:
+    return zip(entry.fields[::2], entry.fields[1::2], strict=True)
+
+
+@lru_cache(1024)
+def _later(word: str, names: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Which of these stored fields this build does not know."""
+    known = {name.encode() for name in (*_NAMES[word], "type", "v")}
+    return tuple(name for name in names if name not in known)
 
 
 def _text(value: bytes) -> str:
@@ -92,17 +113,21 @@ def _text(value: bytes) -> str:
 
 
 def _time(position: Position) -> str:
-    at = datetime.fromtimestamp(min(position.ms, _LAST_MS) / 1000, UTC)
-    return at.isoformat(timespec="milliseconds")
+    seconds, ms = divmod(min(position.ms, _LAST_MS), 1000)
+    return f"{_second(seconds)}.{ms:03d}+00:00"
+
+
+@lru_cache
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[: -len("+00:00")]
 
 
 def lines_of_text(happened: Sequence[Happened]) -> bytes:
     """A line each, to read: time, partition, position, word, and the fields as they are stored."""
     lines = []
     for position, partition, entry in happened:
-        pairs = list(zip(entry.fields[::2], entry.fields[1::2], strict=True))
         told = " ".join(
-            f"{_shown(name)}={_shown(value)}" for name, value in pairs if name not in _HEAD
+            f"{_shown(name)}={_shown(value)}" for name, value in _pairs(entry) if name not in _HEAD
         )
         lines.append(
             f"{_time(position)} {partition} {position} {_shown(_type(entry)):<15} {told}\n"
@@ -127,29 +152,22 @@ def json_lines(happened: Sequence[Happened]) -> bytes:
     """An object each."""
     lines = []
     for position, partition, entry in happened:
-        word, v, fields = _taken_apart(partition, entry)
-        row = {
-            "time": _time(position),
-            "partition": partition,
-            "position": str(position),
-            "type": word,
-            "v": v,
-        }
-        lines.append(_json({**row, **fields}))
+        told = _told(partition, entry)
+        head = f'"time":"{_time(position)}","partition":{partition},"position":"{position}"'
+        word, v = _json(told.type), _json(told.v)
+        lines.append(b'{%b,"type":%b,"v":%b,%b' % (head.encode(), word, v, told.fields[1:]))
     lines.append(b"")
     return b"\n".join(lines)
 
 
 def rows(happened: Sequence[Happened]) -> bytes:
-    """CSV (RFC 4180): COLUMNS, the last one a JSON object of the fields that have none."""
+    """CSV (RFC 4180): COLUMNS, the last one a JSON object."""
     written = StringIO()
     writer = csv.writer(written)
     for position, partition, entry in happened:
-        word, v, fields = _taken_apart(partition, entry)
-        raw = fields.get("raw", {})
-        ids = [fields.pop(name, raw.get(name, "")) for name in IDS]
-        cells = (_time(position), partition, str(position), word, v, *ids, _json(fields).decode())
-        writer.writerow([_defused(cell) if isinstance(cell, str) else cell for cell in cells])
+        word, v, ids, fields = _told(partition, entry)
+        cells = [_defused(cell) if isinstance(cell, str) else cell for cell in (word, v, *ids)]
+        writer.writerow((_time(position), partition, str(position), *cells, fields.decode()))
     return written.getvalue().encode()
 
 
@@ -189,4 +207,4 @@ def _type(entry: Raw) -> bytes:
     fields = entry.fields
     if fields[0] == b"type":
         return fields[1]
-    return dict(zip(fields[::2], fields[1::2], strict=True)).get(b"type", b"")
+    return dict(_pairs(entry)).get(b"type", b"")
