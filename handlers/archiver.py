@@ -127,6 +127,32 @@ class Held(NamedTuple):
     position: Position
 
 
+async def fences_of(log: Log, partition: int) -> list[Position]:
+    """How far the settler has carried a partition's events over to each partition; START where it
+    has not begun, or state is being rebuilt."""
+    told = [await log.read("HGET", log.keys.fences(target), partition) for target in log.keys.all()]
+    return [Position.parse(fence) if fence else START for fence in told]
+
+
+def holders(
+    readers: Mapping[str, Marks], fences: Sequence[Position], first: Position
+) -> list[Held]:
+    """Who needs events of a stream that begins at `first`. Who stands in front of it reads the
+    archive; a settler that has not begun will begin with the stream."""
+    held = [
+        Held(f"projector {name}", mark)
+        for name, marks in readers.items()
+        for mark in marks
+        if mark >= first
+    ]
+    held += [
+        Held(f"settler to partition {target}", fence)
+        for target, fence in enumerate(fences)
+        if fence >= first or fence == START
+    ]
+    return held
+
+
 def size_of(entry: Raw) -> int:
     """Bytes of an entry, as segments count them."""
     return len(entry.id) + sum(map(len, entry.fields))
@@ -363,29 +389,19 @@ class Archiver:
     # trimming
 
     async def _held(self) -> list[Held]:
-        """Who needs the events from where on, of those who read from the stream."""
+        readers = await self._books.readers(self._partition)
         first = (await stretch(self._log, self._partition)).first
-        held = [
-            Held(f"projector {name}", mark)
-            for name, marks in (await self._books.readers(self._partition)).items()
-            for mark in marks
-            if mark >= first
-        ]
-        for target in self._log.keys.all():
-            told = await self._log.read("HGET", self._log.keys.fences(target), self._partition)
-            fence = Position.parse(told) if told else START
-            # Without a fence the settler has not begun, or state is being rebuilt.
-            if fence >= first or fence == START:
-                held.append(Held(f"settler to partition {target}", fence))
-        return held
+        fences = await fences_of(self._log, self._partition)
+        return holders(readers, fences, first)
 
     async def _trim(self, now: int, held: Sequence[Held], *, pressed: bool) -> None:
         floor = self._reached
         if not pressed:
             floor = min(floor, Position(max(0, now - round(self._bounds.retention * 1000)), 0))
-        last = min(held, key=lambda each: each.position)
-        await self._tell(last if last.position < floor else None, floor)
-        floor = min(floor, last.position)
+        last = min(held, key=_position, default=None)
+        await self._tell(last if last and last.position < floor else None, floor)
+        if last is not None:
+            floor = min(floor, last.position)
         if floor > START and (trimmed := await trim(self._log, self._partition, floor)):
             logger.info("trimmed", partition=self._partition, events=trimmed, floor=str(floor))
 
@@ -454,6 +470,10 @@ class Archiver:
                 return await self._threads.run(work)
         except (TimeoutError, Busy) as error:
             raise ArchiveUnavailable("it hangs") from error
+
+
+def _position(held: Held) -> Position:
+    return held.position
 
 
 def _earlier(position: Position) -> Position:

@@ -10,7 +10,7 @@ import structlog
 
 from archive.archive import ArchiveUnavailable, Damaged
 from archive.bucket import ArchiveMissing
-from events.base import Position
+from events.base import START, Position
 from handlers import stream
 from handlers.archiver import Archiver, Interrupted, Marks, Stuck
 from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
@@ -24,6 +24,9 @@ logger = structlog.get_logger()
 NAME = "archiver"
 """Of its checkpoint."""
 
+AT_ONCE = 2
+"""Partitions that a process works on at once: each has a segment in memory then."""
+
 DATABASE_SECONDS = 5.0
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 10.0
@@ -32,10 +35,10 @@ LONGEST_PAUSE = 10.0
 AGAIN_SECONDS = 600.0
 """How often what somebody has to mend is told again."""
 
+_PLACE = b"SELECT position_ms, position_seq FROM checkpoints WHERE name = %s AND partition = %s"
 _ENSURE = (
-    b"INSERT INTO checkpoints (name, partition) VALUES (%s, %s)"
-    b" ON CONFLICT (name, partition) DO UPDATE SET name = excluded.name"
-    b" RETURNING position_ms, position_seq"
+    b"INSERT INTO checkpoints (name, partition) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+    b" RETURNING name"
 )
 _MOVE = b"SELECT move_checkpoint(%s, %s, %s, %s, %s, %s, %s, %s)"
 _READERS = (
@@ -69,8 +72,10 @@ class Checkpoints:
 
     async def place(self, partition: int) -> Position:
         """Up to where it is archived; START where that is not known."""
-        ((ms, seq),) = await self._database.fetch(_ENSURE, (NAME, partition))
-        return Position(ms, seq)
+        rows = await self._database.fetch(_PLACE, (NAME, partition))
+        if not rows:
+            await self._database.fetch(_ENSURE, (NAME, partition))
+        return Position(*rows[0]) if rows else START
 
     async def move(self, partition: int, before: Position, after: Position) -> bool:
         """Archived up to `after`, if that was `before`; whether it was."""

@@ -208,7 +208,7 @@ def main() -> None:
     help="Processes to run instead of the built-in ones.",
 )
 def up(context: Context, procfile: Path | None, **flags: object) -> None:
-    """Run everything: servers, migrations, web, projectors, settler, janitor.
+    """Run everything: servers, migrations, web, projectors, settler, janitor, archiver.
 
     Starts an embedded server for whatever REDIS_URL, DATABASE_URL and S3_ENDPOINT_URL do not name.
     Prints one line on stdout once the service is ready; log lines go to stderr as JSON. Ctrl-C or
@@ -333,6 +333,17 @@ def janitor(context: Context, take: int | None) -> None:
 
 @main.command()
 @_with_data_dir
+@_take
+def archiver(context: Context, take: int | None) -> None:
+    """Move the event log into the object store, and take from Redis what is archived and read."""
+    given = context.settings("archiver")
+    from hordechat import commands
+
+    commands.archiver(given, take=take)
+
+
+@main.command()
+@_with_data_dir
 @click.argument("what", type=click.Choice(["state", *_MODELS.choices]))
 @click.option(
     "--beside", is_flag=True, help="Build the model beside the live one, which serves meanwhile."
@@ -411,6 +422,22 @@ def log(context: Context, request_id: str | None, partition: int | None, **given
         commands.log(found, request_id=request_id, partition=partition, **given)
     except Backwards:
         raise click.BadParameter("later than --until", param_hint="--since") from None
+
+
+@main.group()
+def archive() -> None:
+    """Look after the archive of the event log."""
+
+
+@archive.command("status")
+@_with_data_dir
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def archive_status(context: Context, as_json: bool) -> None:
+    """Show each partition's log: what is in Redis and in the archive, and how far readers are."""
+    given = context.settings("archive")
+    from hordechat import commands
+
+    commands.archive_status(given, as_json=as_json)
 
 
 @main.group()

@@ -50,7 +50,15 @@ from hordechat import garbage
 from hordechat.duty import Duty
 from hordechat.export import FORMS, Form, chosen, heading
 from hordechat.moments import Moment, span
-from hordechat.opening import CannotOpen, archive_of, limits_of, open_log, out_of_reach, store_of
+from hordechat.opening import (
+    CannotOpen,
+    Forgotten,
+    archive_of,
+    limits_of,
+    open_log,
+    out_of_reach,
+    store_of,
+)
 from hordechat.settings import Settings
 from lua.link import Link, Tail, Unavailable
 
@@ -62,10 +70,12 @@ RETRY_SECONDS = 0.5
 OPERATOR_SECONDS = 30.0
 
 
-def _with_log(settings: Settings, work: Callable[[Log], Awaitable[T]]) -> T:
+def _with_log(
+    settings: Settings, work: Callable[[Log], Awaitable[T]], *, forgotten: bool = False
+) -> T:
     async def run() -> T:
         # An operator waits longer than a request does, and a fold is much quicker in order.
-        log = await open_log(settings, timeout=OPERATOR_SECONDS, ordered=True)
+        log = await open_log(settings, timeout=OPERATOR_SECONDS, ordered=True, forgotten=forgotten)
         try:
             return await work(log)
         finally:
@@ -89,12 +99,18 @@ def web(settings: Settings, *, host: str, port: int, workers: int) -> None:
 
 
 def migrate(settings: Settings) -> None:
-    """Bring Postgres to this version's tables, and make sure that the anonymous account exists."""
+    """Bring Postgres to this version's tables, and make sure that the anonymous account exists.
+
+    Where Redis lost what it held that account is left to the rebuild: processes wait for it.
+    """
     from projections.migrate import migrate as migrate_database
 
     migrate_database(settings.database_url)
     if settings.redis_url:
-        _with_log(settings, _first)
+        try:
+            _with_log(settings, _first)
+        except Forgotten as error:
+            logger.error("redis_forgot", reason=str(error))
 
 
 async def _first(log: Log) -> None:
@@ -166,6 +182,74 @@ def janitor(settings: Settings, *, take: int | None) -> None:
     _on_duty(settings, "janitor", take, work)
 
 
+def archiver(settings: Settings, *, take: int | None) -> None:
+    """Archive and trim until SIGTERM."""
+    from handlers.archiver import Archiver, Bounds
+    from handlers.threads import Threads
+    from hordechat.archiving import AT_ONCE, DATABASE_SECONDS, Checkpoints, LogMemory, archive
+    from projections.database import Database
+
+    if not settings.s3_endpoint_url:
+        logger.warning("archives_nothing", reason="S3_ENDPOINT_URL is not set")
+        asyncio.run(_until_told(asyncio.Event.wait))
+        return
+    bounds = Bounds(
+        settings.segment_bytes, settings.segment_seconds, settings.log_retention_seconds
+    )
+    database = Database(settings.database_url, timeout=DATABASE_SECONDS, connections=AT_ONCE)
+    threads = Threads(2 * AT_ONCE, waiting=settings.partitions, name="archive")
+    turns = asyncio.Semaphore(AT_ONCE)
+    memories: list[LogMemory] = []
+
+    async def work(log: Log, partition: int) -> None:
+        if not memories:
+            every = settings.archiver_seconds
+            memories.append(LogMemory(log, settings.log_memory_bytes, every=every))
+        assert log.archive is not None  # noqa: S101 - there is a store
+        await archive(
+            Archiver(log, log.archive, Checkpoints(database), threads, bounds, partition),
+            memories[0],
+            turns,
+            pause=settings.archiver_seconds,
+            partition=partition,
+        )
+
+    try:
+        _on_duty(settings, "archiver", take, work)
+    finally:
+        threads.close()
+
+
+def archive_status(settings: Settings, *, as_json: bool) -> None:
+    """Print how far everyone is with each partition's log."""
+    import msgspec
+
+    from hordechat.archive_status import Status, status, told
+    from hordechat.archiving import Checkpoints
+    from projections.database import Database, DatabaseUnavailable
+
+    async def work(opened: Log) -> list[Status]:
+        database = Database(settings.database_url, timeout=OPERATOR_SECONDS)
+        checkpoints, retention = Checkpoints(database), settings.log_retention_seconds
+        try:
+            return [
+                await status(opened, opened.archive, checkpoints, each, retention)
+                for each in opened.keys.all()
+            ]
+        except DatabaseUnavailable as error:
+            raise CannotOpen(f"Postgres does not answer: {error}") from error
+        finally:
+            await database.close()
+
+    found = _with_log(settings, work, forgotten=True)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        return
+    for each in found:
+        for line in told(each):
+            print(line)
+
+
 async def _again(work: Callable[[], Awaitable[None]], task: str, partition: int) -> None:
     """Run work that never ends; begin anew where Redis was away.
 
@@ -203,25 +287,32 @@ def _on_duty(
         finally:
             await log.close()
 
-    async def until_told() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        await run(stop)
-
     garbage.settle()
-    asyncio.run(until_told())
+    asyncio.run(_until_told(run))
+
+
+async def _until_told(run: Callable[[asyncio.Event], Awaitable[object]]) -> None:
+    """Run what ends when the event is set: by SIGTERM or Ctrl-C."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run(stop)
 
 
 async def _wait_for_log(settings: Settings, stop: asyncio.Event) -> Log | None:
-    """The log, once Redis answers; None where we are told to stop before."""
+    """The log, once Redis answers and has what it held; None where we are told to stop before."""
+    forgotten = False
     while not stop.is_set():
         try:
             return await open_log(settings)
         except (RedisUnavailable, Unavailable) as error:
             logger.warning("waits_for_redis", reason=str(error))
-            await asyncio.sleep(RETRY_SECONDS)
+        except Forgotten as error:
+            if not forgotten:
+                logger.error("redis_forgot", reason=str(error))
+            forgotten = True
+        await asyncio.sleep(RETRY_SECONDS)
     return None
 
 
@@ -308,7 +399,7 @@ def log(
         out.flush()
 
     try:
-        _with_log(settings, work)
+        _with_log(settings, work, forgotten=True)  # what is archived can be read all the same
     except BrokenPipeError:  # whoever reads it has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

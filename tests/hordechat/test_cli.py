@@ -52,7 +52,18 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict]]:
 
         return function
 
-    names = ("migrate", "web", "projector", "settler", "janitor", "rebuild", "log", "run_worker")
+    names = (
+        "migrate",
+        "web",
+        "projector",
+        "settler",
+        "janitor",
+        "archiver",
+        "archive_status",
+        "rebuild",
+        "log",
+        "run_worker",
+    )
     stand_in = SimpleNamespace(**{name: record(name) for name in names})
     stand_in.verify = record("verify", answer=False)
     stand_in.objects_check = record("objects_check", answer=True)
@@ -89,7 +100,7 @@ def test_every_command_explains_itself(path):
     assert result.exit_code == 0
     assert result.stdout.startswith(f"Usage: main {' '.join(path)}")
     assert "--data-dir" in result.stdout or path in {
-        ("demo",), ("user",), ("filters",), ("timeout",), ("kudos",), ("objects",),
+        ("demo",), ("user",), ("filters",), ("timeout",), ("kudos",), ("objects",), ("archive",),
     }  # fmt: skip
 
 
@@ -97,7 +108,8 @@ def test_the_commands_are_those_that_operators_rely_on():
     assert {" ".join(path) for path in _all_commands(main)} == {
         "up", "info", "user", "user create", "user list", "user show", "user set", "user reset-key",
         "user delete", "worker", "settings", "migrate", "web", "projector",
-        "settler", "janitor", "rebuild", "verify", "log", "demo", "filters", "filters check",
+        "settler", "janitor", "archiver", "archive", "archive status", "rebuild", "verify", "log",
+        "demo", "filters", "filters check",
         "mode", "timeout", "timeout set", "timeout list", "timeout clear",
         "kudos", "kudos grant", "ledger", "objects", "objects check",
     }  # fmt: skip
@@ -116,6 +128,8 @@ def test_the_commands_are_those_that_operators_rely_on():
         (["projector", "status", "--take", "2"], "projector", {"name": "status", "take": 2}),
         (["settler"], "settler", {"take": None}),
         (["janitor", "--take", "1"], "janitor", {"take": 1}),
+        (["archiver", "--take", "1"], "archiver", {"take": 1}),
+        (["archive", "status", "--json"], "archive_status", {"as_json": True}),
         (["rebuild", "state"], "rebuild", {"what": "state"}),
         (["log"], "log", WHOLE_LOG),
         (
