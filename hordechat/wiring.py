@@ -102,7 +102,8 @@ def build(
     def names_of(user_id: int) -> Awaitable[frozenset[str]]:
         return online.worker_names(database, user_id)
 
-    accounts, guard = Accounts(log, settings.secret), MemoryGuard(log, settings.memory_limit_bytes)
+    accounts = Accounts(log, settings.secret)
+    guard = MemoryGuard(log, settings.memory_limit_bytes, settings.log_memory_hard_bytes)
     timeouts, modes, messages = Timeouts(log), Modes(log), Messages(log)
     addresses, store = WorkerAddresses(log), store_of(settings)
     reference = references.opened(settings.text_model_reference)

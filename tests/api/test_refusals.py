@@ -240,3 +240,20 @@ async def test_submissions_wait_while_redis_is_full(redis_url: str, migrated_url
         await site.parts.guard.sample()
         await refused(site, ROUTES[0], BODY, site.client_key, 503, "OutOfMemory")
         assert (await site.pop()).status_code == 200  # what frees memory goes on
+
+
+async def test_submissions_wait_while_the_logs_take_too_much_memory(
+    redis_url: str, migrated_url: str
+) -> None:
+    limits = {"log_memory_bytes": 1, "log_memory_hard_bytes": 50_000}
+    async with opened(redis_url, migrated_url, **limits) as site:
+        log, key = site.parts.log, site.parts.log.keys.events(0)
+        long = await log.read("XADD", key, "*", "type", "long", "value", "x" * 60_000)
+        await site.parts.guard.sample()
+        await refused(site, ROUTES[0], BODY, site.client_key, 503, "OutOfMemory")
+        assert (await site.pop()).status_code == 200
+
+        await log.read("XDEL", key, long)
+        await site.parts.guard.sample()
+
+        assert not site.parts.guard.full

@@ -236,8 +236,8 @@ async def test_the_heartbeat_asks_nobody(redis_url: str, migrated_url: str) -> N
         site.parts.database.answers = False
         beat = await get(site, "/v2/status/heartbeat")
         assert (beat["message"], beat["db_connection"]) == ("DOWN", False)
-        site.parts.database.answers = True
-        site.parts.guard.full = True
+    async with opened(redis_url, migrated_url, memory_limit_bytes=1) as site:
+        await site.parts.guard.sample()
         assert (await get(site, "/v2/status/heartbeat"))["message"] == "OVERLOADED"
 
 
