@@ -137,13 +137,18 @@ class Node:
 
 
 class Cluster:
-    """Three primaries, each with `replicas` replicas; every write waits for none, but is refused
-    unless so many are there."""
+    """Three primaries with so many replicas each; one that has any refuses writes while none of
+    them listens."""
 
     def __init__(
-        self, folder: Path, *, replicas: int = 0, fsync: str = "no", timeout_ms: int = 1000
+        self,
+        folder: Path,
+        *,
+        replicas: tuple[int, int, int] = (0, 0, 0),
+        fsync: str = "no",
+        timeout_ms: int = 1000,
     ) -> None:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir()
         self.nodes: list[Node] = []
         taken: set[int] = set()
 
@@ -161,18 +166,19 @@ class Cluster:
         bounds = [SLOTS * n // 3 for n in range(4)]
         for first, after in itertools.pairwise(bounds):
             made(None).slots = f"{first}-{after - 1}"
-        for primary in self.nodes[:3]:
-            for _ in range(replicas):
+        for primary, count in zip(self.nodes[:3], replicas, strict=True):
+            for _ in range(count):
                 made(primary)
         for node in self.nodes:
             node.folder.mkdir()
+            siblings = sum(other.shard == node.shard for other in self.nodes) - 1
             config = _CONFIG.format(
                 port=node.port,
                 bus=node.bus,
                 folder=node.folder,
                 fsync=fsync,
                 timeout_ms=timeout_ms,
-                replicas=min(replicas, 1),
+                replicas=min(siblings, 1),
             )
             (node.folder / "valkey.conf").write_text(config)
             (node.folder / "nodes.conf").write_text(self._known_to(node))
@@ -219,11 +225,9 @@ class Cluster:
     def _answering(self, command: str, key: str) -> Node | None:
         return next((node for node in self.nodes if node.ask(command, key) == 0), None)
 
-    def replica_of(self, primary: Node) -> Node:
-        """A replica that belongs to the same part of the slots."""
-        return next(
-            node for node in self.nodes if node.shard == primary.shard and node is not primary
-        )
+    def replicas_of(self, primary: Node) -> list[Node]:
+        """The others that have the same part of the slots."""
+        return [n for n in self.nodes if n.shard == primary.shard and n is not primary]
 
     def stop(self) -> None:
         """Stop every node."""

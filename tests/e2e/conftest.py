@@ -23,6 +23,7 @@ from hordechat.datadir import free_port
 from hordechat.embedded import postgres, s3, valkey
 from hordechat.process import Child, Service, wait_ready
 from lua.link import connect
+from tests.cluster import Cluster
 from tests.conftest import database_named
 from tests.e2e.harness import (
     POP,
@@ -58,6 +59,11 @@ class Server:
         self._log = log
         self._child: Child | None = None
         self._paused: list[int] = []
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self.service.url
 
     def start(self) -> None:
         """Start it, and wait until it serves."""
@@ -103,17 +109,22 @@ class Pool:
     up: Up
     client: str
     owner: str
-    redis: Server
+    redis: Server | Cluster
     postgres: Server
     s3: Server
     keys: Keys
     killed: set[int] = field(default_factory=set)
     """Web workers that a test killed: their master says so."""
 
+    @property
+    def redis_url(self) -> str:
+        """Where Redis is, for whoever looks at it from outside."""
+        return self.redis.url
+
     @contextlib.asynccontextmanager
     async def log(self) -> AsyncIterator[Log]:
         """The event log, for a look."""
-        opened = Log(await connect(self.redis.service.url, timeout=10), self.keys, test=True)
+        opened = Log(await connect(self.redis_url, timeout=10), self.keys, test=True)
         try:
             yield opened
         finally:
@@ -174,20 +185,35 @@ def session_pool(
     tmp_path_factory: pytest.TempPathFactory,
     e2e_postgres: Server,
 ) -> Iterator[Pool]:
-    """The service with four partitions and two web processes, on a single Valkey or a cluster.
-
-    When all tests are done with it, its log has to fold to its state, and no process may have left
-    a word of a bug.
-    """
+    """The service with four partitions and two web processes, on a single Valkey or a cluster of
+    one node (tests/e2e/test_cluster.py has one of three)."""
     kind = request.param
     folder = tmp_path_factory.mktemp(f"e2e-{kind}")
-    database = f"{kind}_{secrets.token_hex(4)}"
-    with psycopg.connect(e2e_postgres.service.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {database}".encode())
     redis = Server(
         valkey.service(folder / "valkey", free_port(), cluster=kind == "cluster"),
         folder / "valkey.log",
     )
+    with serving_pool(folder, redis, e2e_postgres) as pool:
+        yield pool
+
+
+@contextlib.contextmanager
+def serving_pool(
+    folder: Path,
+    redis: Server | Cluster,
+    e2e_postgres: Server,
+    *,
+    procfile: str = PROCFILE,
+    **env: str,
+) -> Iterator[Pool]:
+    """The service on this Redis, which is started and stopped with it.
+
+    When all tests are done with it, its log has to fold to its state, and no process may have left
+    a word of a bug.
+    """
+    database = f"{folder.name.replace('-', '_')}_{secrets.token_hex(4)}"
+    with psycopg.connect(e2e_postgres.service.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {database}".encode())
     store = Server(
         s3.service(
             folder / "s3",
@@ -201,7 +227,7 @@ def session_pool(
         folder / "up",
         *("--web-workers", "2", "--partitions", str(PARTITIONS)),
         env={
-            "REDIS_URL": redis.service.url,
+            "REDIS_URL": redis.url,
             "DATABASE_URL": database_named(e2e_postgres.service.url, database),
             "S3_ENDPOINT_URL": store.service.url,
             "HORDE_TEST": "true",
@@ -211,8 +237,9 @@ def session_pool(
             "HORDE_CHAT_MESSAGES_OFFLOAD_ENABLED": "true",
             "HORDE_CHAT_MESSAGES_OFFLOAD_BYTES": "30000",
         }
-        | store.service.settings,
-        procfile=PROCFILE,
+        | store.service.settings
+        | env,
+        procfile=procfile,
     )
     with contextlib.ExitStack() as stack:
         stack.callback(redis.stop)

@@ -555,6 +555,11 @@ class Client:
         while not enough():
             await self.follow(await self.submit(stream=stream))
 
+    @property
+    def slowest(self) -> float:
+        """Seconds of its slowest answer, beyond those that it was to wait."""
+        return self._http.slowest
+
     def close(self) -> None:
         """Hang up."""
         self._http.close()
@@ -661,6 +666,11 @@ class Worker:
                 await self.submit(job)
             elif idle:
                 await asyncio.sleep(idle)
+
+    @property
+    def slowest(self) -> float:
+        """Seconds of its slowest answer, beyond those that it was to wait."""
+        return self._http.slowest
 
     def close(self) -> None:
         """Hang up."""

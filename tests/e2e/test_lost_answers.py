@@ -21,7 +21,7 @@ async def test_no_command_takes_effect_twice_and_no_job_goes_to_nobody(
     pool: Pool, requests: int
 ) -> None:
     book = Book()
-    async with Proxy.before(pool.redis.service.url) as proxy:
+    async with Proxy.before(pool.redis_url) as proxy:
         web = pool.up.web("lossy-web", REDIS_URL=proxy.url)
         url, program = await asyncio.to_thread(web.__enter__)
         try:

@@ -42,7 +42,7 @@ async def test_each_generation_is_paid_for_once_whatever_becomes_of_the_settler(
     target = 20
     running = asyncio.ensure_future(crowd.run(lambda: _over(book) >= target))
     await eventually(lambda: _over(book) > 5 or running.done(), 20, "the first jobs")
-    async with _second_settler(pool.redis.service.url, pool.keys):
+    async with _second_settler(pool.redis_url, pool.keys):
         target = _over(book) + 25
         former = await _killed(pool.up, "settler")
         await eventually(lambda: _over(book) >= target or running.done(), 20, "more jobs")

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import signal
 import time
-from typing import Any
 
-import psycopg
 import pytest
-from psycopg import sql
 
-from projections.accounts import ACCOUNTS
-from projections.eligibility import ELIGIBILITY
-from projections.migrate import migrate
-from projections.rebuild import rebuild
-from projections.statistics import STATISTICS
-from projections.status import STATUS
-from tests.conftest import database_named
 from tests.e2e.conftest import PARTITIONS, Pool
 from tests.e2e.harness import Book, Client, Program, Worker, eventually, until, working
+from tests.e2e.rebuilt import TABLES, caught_up, differences, live_and_rebuilt
 
 pytestmark = pytest.mark.e2e
 
-# `checkpoints` says how far they are.
-TABLES = {each.name: each.tables for each in (STATUS, ELIGIBILITY, STATISTICS, ACCOUNTS)}
 TAKEOVER_SECONDS = 6.0
 
 
@@ -70,10 +58,10 @@ async def test_the_other_process_takes_over_and_nothing_is_skipped_or_applied_tw
     assert pool.up.program is not None
     first = pool.up.program
     await eventually(lambda: len(_taken(pool, first)) == PARTITIONS, 10, "the first process alone")
-    await eventually(lambda: _caught_up(pool), 20, "the read models")
+    await eventually(lambda: caught_up(pool), 20, "the read models")
     for name in TABLES:
-        live, rebuilt = await asyncio.to_thread(_live_and_rebuilt, pool, name)
-        assert _differences(live, rebuilt) == []
+        live, rebuilt = await asyncio.to_thread(live_and_rebuilt, pool, name)
+        assert differences(live, rebuilt) == []
         assert len(live["checkpoints"]) == PARTITIONS
 
 
@@ -101,65 +89,3 @@ def _moved_since(pool: Pool, partitions: set[int], since: float, book: Book) -> 
         if book.accepted_at[book.accepted[request_id]] > since
     }
     return ended >= partitions
-
-
-def _checkpoints(url: str) -> dict[tuple[str, int], tuple[int, int]]:
-    with psycopg.connect(url) as connection:
-        rows = connection.execute(
-            "SELECT name, partition, position_ms, position_seq FROM checkpoints"
-        ).fetchall()
-    return {(name, partition): (ms, seq) for name, partition, ms, seq in rows}
-
-
-async def _caught_up(pool: Pool) -> bool:
-    """Whether the models stand at the heads of the logs, and those stand still."""
-    found = _checkpoints(_url(pool))
-    async with pool.log() as log:
-        heads = [await log.head(partition) for partition in range(PARTITIONS)]
-    return all(
-        found[name, partition] == (head.ms, head.seq)
-        for name in TABLES
-        for partition, head in enumerate(heads)
-    )
-
-
-def _url(pool: Pool) -> str:
-    return pool.up.run()["database_url"]
-
-
-def _rows(url: str, name: str) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    with psycopg.connect(url) as connection:
-        for table in TABLES[name]:
-            query = sql.SQL("SELECT to_jsonb(t) FROM {} t").format(sql.Identifier(table))
-            cursor = connection.execute(query)
-            found[table] = sorted((row[0] for row in cursor), key=repr)
-        found["checkpoints"] = sorted(
-            (key, at) for key, at in _checkpoints(url).items() if key[0] == name
-        )
-    return found
-
-
-def _differences(live: dict[str, list[Any]], rebuilt: dict[str, list[Any]]) -> list[Any]:
-    """The first few rows that only one side has: pytest would compare whole tables for minutes."""
-    return [
-        (side, table, row)
-        for table in live
-        for side, rows, others in (
-            ("live", live[table], rebuilt[table]),
-            ("rebuilt", rebuilt[table], live[table]),
-        )
-        for row in rows
-        if row not in others
-    ][:4]
-
-
-def _live_and_rebuilt(pool: Pool, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The rows as they are, and as the log gives them to an empty database."""
-    server, database = pool.postgres.service.url, f"rebuilt_{secrets.token_hex(4)}"
-    other = database_named(server, database)
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {database}".encode())
-    migrate(other)
-    rebuild(name, redis_url=pool.redis.service.url, database_url=other, partitions=PARTITIONS)
-    return _rows(_url(pool), name), _rows(other, name)

@@ -47,6 +47,8 @@ class Http:
         self._address = (parts.hostname or "", parts.port or 80)
         self._key = key
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.slowest = 0.0
+        """Seconds that an answer took beyond those that it was to wait."""
 
     async def call(
         self,
@@ -90,7 +92,9 @@ class Http:
         finally:
             if not whole:
                 self.close()
-        return Answer(status, headers, json.loads(raw) if raw else {}, loop.time() - started)
+        took = loop.time() - started
+        self.slowest = max(self.slowest, took - wait)
+        return Answer(status, headers, json.loads(raw) if raw else {}, took)
 
     async def __aenter__(self) -> Self:
         return self
