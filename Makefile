@@ -68,6 +68,7 @@ docs: setup ## Write the parts of docs/ that are generated
 	@$(BIN)/python -m hordechat settings --markdown > docs/settings.md.tmp
 	@mv docs/settings.md.tmp docs/settings.md
 	@$(BIN)/python -m tests.spec
+	@$(BIN)/python -m tests.event_page
 
 lock: setup ## Resolve the dependencies anew and write requirements.lock
 	@.ci/lock

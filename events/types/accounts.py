@@ -16,10 +16,10 @@ class AccountOpened(Event, frozen=True, kw_only=True, tag="account-opened"):
     SCRIPT: ClassVar = ("user_id",)
 
     name: str
-    key: str
+    key: str  # HMAC of its API key
     trusted: bool = False
     moderator: bool = False
-    kudos: int = 0
+    kudos: int = 0  # that it begins with
     flagged: bool = False
     kind: str = "registered"  # anonymous, pseudonymous
     floor: int = 0  # the least that its balance may be
@@ -51,8 +51,8 @@ class AccountRekeyed(Event, frozen=True, kw_only=True, tag="account-rekeyed"):
     """An account has another API key; the former one is nobody's."""
 
     user_id: int
-    key: str  # HMAC, as `former`
-    former: str
+    key: str  # HMAC of the new one
+    former: str  # HMAC of the one before
 
 
 class PasskeyChanged(Event, frozen=True, kw_only=True, tag="passkey-changed"):
@@ -60,7 +60,7 @@ class PasskeyChanged(Event, frozen=True, kw_only=True, tag="passkey-changed"):
 
     user_id: int
     passkey: str  # HMAC; empty: with none any more
-    former: str = ""
+    former: str = ""  # HMAC of the one before; empty: none
 
 
 class AccountDeleted(Event, frozen=True, kw_only=True, tag="account-deleted"):
@@ -71,8 +71,8 @@ class AccountDeleted(Event, frozen=True, kw_only=True, tag="account-deleted"):
 
     user_id: int
     key: str  # HMAC of the API key that it had
-    passkey: str = ""
-    shared_keys: tuple[str, ...] = ()
+    passkey: str = ""  # HMAC of the one that it had; empty: none
+    shared_keys: tuple[str, ...] = ()  # that are gone with it
 
 
 class SharedKeyOpened(Event, frozen=True, kw_only=True, tag="shared-key-opened"):
@@ -83,9 +83,9 @@ class SharedKeyOpened(Event, frozen=True, kw_only=True, tag="shared-key-opened")
     name: str = ""
     kudos: int = 0  # 10^-4 kudos that may be spent; -1: no end
     expiry_ms: int = 0  # 0: never
-    max_text_tokens: int = -1  # of one request, like the next; -1: no cap
-    max_image_pixels: int = -1
-    max_image_steps: int = -1
+    max_text_tokens: int = -1  # of one request; -1: no cap
+    max_image_pixels: int = -1  # likewise
+    max_image_steps: int = -1  # likewise
 
 
 class SharedKeyChanged(Event, frozen=True, kw_only=True, tag="shared-key-changed"):
@@ -98,7 +98,7 @@ class SharedKeyChanged(Event, frozen=True, kw_only=True, tag="shared-key-changed
     user_id: int
     changed: tuple[str, ...]  # names of the fields below
     name: str = ""
-    kudos: int = 0
+    kudos: int = 0  # as in shared-key-opened, like the next four
     expiry_ms: int = 0
     max_text_tokens: int = -1
     max_image_pixels: int = -1
@@ -129,7 +129,7 @@ class Charged(Event, frozen=True, kw_only=True, tag="charged"):
     """
 
     user_id: int
-    requests: tuple[str, ...]
+    requests: tuple[str, ...]  # of each generation in turn
     generations: tuple[str, ...]
     amounts: tuple[int, ...]  # of each, its burn included
     burn: int  # of each
@@ -148,7 +148,7 @@ class Rewarded(Event, frozen=True, kw_only=True, tag="rewarded"):
     SCRIPT: ClassVar = ("escrowed",)
 
     user_id: int
-    workers: tuple[str, ...]
+    workers: tuple[str, ...]  # that did the work, in turn
     amounts: tuple[int, ...]  # of each, the escrow included
     escrows: tuple[int, ...]  # what of it would wait for an owner who is not trusted
     source: int
@@ -176,7 +176,7 @@ class Floored(Event, frozen=True, kw_only=True, tag="floored"):
 class Transferred(Event, frozen=True, kw_only=True, tag="transferred"):
     """An account gave kudos to another one."""
 
-    user_id: int
+    user_id: int  # who gives
     recipient: int
     amount: int
     transfer_id: str
@@ -190,13 +190,13 @@ class Received(Event, frozen=True, kw_only=True, tag="received"):
     Carried over by the settler.
     """
 
-    user_id: int
+    user_id: int  # who gets
     sender: int
     amount: int
     transfer_id: str
     source: int
     source_position: str
-    shared_key: str = ""
+    shared_key: str = ""  # whose budget grows by as much
 
 
 class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
@@ -217,7 +217,7 @@ class Admitted(Event, frozen=True, kw_only=True, tag="admitted"):
     hold: int = 0  # of the balance, until the request is done
     tax: int = 0  # charged now
     shared_key: str = ""  # with which it is submitted
-    deadline_ms: int = 0
+    deadline_ms: int = 0  # until when the request may come
     refundable: int = 0  # of the tax, where the request never comes: not what the floor lifts
     images: int = 0  # that may be stored as objects under the request's id
     offloaded: bool = False  # whether its messages may be
@@ -250,7 +250,7 @@ class Released(Event, frozen=True, kw_only=True, tag="released"):
     source_position: str
     refund: bool = False  # its request never came: what was charged is given back
     shared_key: str = ""  # with `refund`
-    refunded: int = 0
+    refunded: int = 0  # what of the tax was given back
 
 
 class Unclaimed(Event, frozen=True, kw_only=True, tag="unclaimed"):

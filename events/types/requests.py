@@ -19,10 +19,10 @@ class Adjustment(
     """One change that was made to a request so that it can be served, in tokens: an entry of
     `context_adjustments`."""
 
-    before: int
-    after: int
+    before: int  # tokens
+    after: int  # tokens
     reason: str  # worker_max_length, grow, truncate_oldest
-    dropped_messages: int | None = None
+    dropped_messages: int | None = None  # with truncate_oldest
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,15 +38,15 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     features: tuple[str, ...] = ()
     """Features and guarantees, sorted (`chat_required_features`)."""
 
-    conformance: str = "strict"
-    tools_temperature: float | None = None
-    images: bool = False
-    only: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    trusted_workers: bool = False
-    validated_backends: bool = False
-    slow_workers: bool = True
-    messages: int = 0
+    conformance: str = "strict"  # strict, best_effort
+    tools_temperature: float | None = None  # where tools are called
+    images: bool = False  # there are some in its messages
+    only: tuple[str, ...] = ()  # workers that may serve it; empty: any
+    ignore: tuple[str, ...] = ()  # workers that may not
+    trusted_workers: bool = False  # of trusted owners only
+    validated_backends: bool = False  # with validated backends only
+    slow_workers: bool = True  # slow ones, too
+    messages: int = 0  # how many it has
     prompt_bytes: int = 0  # UTF-8, of the flattened prompt
     prompt_characters: int = 0  # of it, too: what prices count
     context_adjustments: tuple[Adjustment, ...] = ()
@@ -59,7 +59,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Never changes a charge.
     """
 
-    native_finish_reason: str | None = None
+    native_finish_reason: str | None = None  # its backend's own word
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     reasoning_tokens: int | None = None
@@ -119,8 +119,8 @@ class Progressed(Event, frozen=True, kw_only=True, tag="progressed"):
 
     request_id: str
     generation_id: str
-    deadline_ms: int = 0
-    job_ttl: int = 0
+    deadline_ms: int = 0  # of the lease, now
+    job_ttl: int = 0  # seconds from the assignment to it
 
 
 class SubmittedReply(Event, frozen=True, kw_only=True, tag="submitted-reply"):
@@ -135,10 +135,10 @@ class SubmittedReply(Event, frozen=True, kw_only=True, tag="submitted-reply"):
     owner_id: int
     model: str
     state: str  # ok, censored, csam
-    finish_reason: str
+    finish_reason: str  # stop, length, content_filter, tool_calls
     characters: int  # of content, reasoning and tool calls
-    tool_calls: int
-    seed: int = 0
+    tool_calls: int  # how many the reply holds
+    seed: int = 0  # as its worker told it
     data: Usage = Usage()
     believable: int = 0  # 10^-3 tokens a second that its worker may reach; 0: not recorded
     price: int = 0  # what its worker's owner is paid
@@ -204,7 +204,7 @@ class Faulted(Event, frozen=True, kw_only=True, tag="faulted"):
     reason: str = ""  # why, a word of events/faults.py; empty where the worker said none of them
     worker_id: str = ""
     user_id: int = 0
-    restarted: bool = False
+    restarted: bool = False  # its job waits again
     waiting: int = 0
     exhausted: bool = False  # the request crossed FAULTED_GENERATIONS_LIMIT and is faulted itself
     finished: int = 0
@@ -236,8 +236,7 @@ class Cancelled(Event, frozen=True, kw_only=True, tag="cancelled"):
     request_id: str
     generations: tuple[str, ...]
     cause: str = "client"  # client, maintenance
-    # Of each generation, in turn; those that are not settled are listed too.
-    workers: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()  # of each generation in turn, settled or not, as the next four
     owners: tuple[int, ...] = ()
     trusted: tuple[int, ...] = ()  # 1 where the owner was, when it was assigned
     rates: tuple[str, ...] = ()  # what its output costs (events/prices.py)

@@ -13,20 +13,20 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """What a worker declared on a pop (the six chat fields of the declaration ADR, and the text
     limits)."""
 
-    models: tuple[str, ...] = ()
-    bridge_agent: str = "unknown:0:unknown"
+    models: tuple[str, ...] = ()  # that it serves
+    bridge_agent: str = "unknown:0:unknown"  # its program: name, version, where it is from
     nsfw: bool = True
-    threads: int = 1
-    max_length: int = 512
-    max_context_length: int = 2048
-    chat_jobs: bool = False
-    prompt_jobs: bool = True
-    model_id: str | None = None
+    threads: int = 1  # jobs at once
+    max_length: int = 512  # tokens of a text job's reply
+    max_context_length: int = 2048  # tokens of a text job
+    chat_jobs: bool = False  # it takes some
+    prompt_jobs: bool = True  # it takes some
+    model_id: str | None = None  # the model of its chat jobs
     chat_features: tuple[str, ...] = ()
-    chat_max_context_length: int | None = None
-    chat_max_length: int | None = None
-    chat_tools_max_temperature: float | None = None
-    image_transports: tuple[str, ...] = ()
+    chat_max_context_length: int | None = None  # tokens of a chat job
+    chat_max_length: int | None = None  # tokens of a chat job's reply
+    chat_tools_max_temperature: float | None = None  # the highest, where tools are called
+    image_transports: tuple[str, ...] = ()  # url, base64, messages_url
 
 
 class CheckedIn(Event, frozen=True, kw_only=True, tag="checked-in"):
@@ -36,11 +36,11 @@ class CheckedIn(Event, frozen=True, kw_only=True, tag="checked-in"):
 
     worker_id: str
     name: str
-    user_id: int
+    user_id: int  # its owner
     trusted: bool  # the owner's role now
     declared: str  # digest of the declaration
     data: Declaration
-    created: bool = False
+    created: bool = False  # it is new
     uptime_ms: int = 0  # in all: online, neither paused nor in maintenance
     reward: int = 0  # for having been online, due now
     rewarded_uptime_ms: int = 0  # the uptime up to which rewards are settled
@@ -60,9 +60,9 @@ class WorkerChanged(Event, frozen=True, kw_only=True, tag="worker-changed"):
 
     worker_id: str
     changed: tuple[str, ...]  # maintenance, paused, info
-    maintenance: bool = False
+    maintenance: bool = False  # it gets no jobs, and is told why
     maintenance_msg: str = ""  # the operator's words for the worker; with `maintenance`
-    paused: bool = False
+    paused: bool = False  # it gets no jobs, and is not told
     data: Profile = Profile()
 
 
