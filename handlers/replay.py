@@ -14,7 +14,8 @@ from events import codec
 from events.base import START, Position, Recorded
 from events.keys import kind_of
 from events.touch import touched
-from handlers.log import Log, ResponseError
+from handlers.log import Log
+from handlers.stream import holds, stretch
 
 PAGE = 500
 
@@ -26,7 +27,9 @@ class Entry(NamedTuple):
     fields: Sequence[bytes]
 
 
-async def read_log(log: Log, partition: int, after: Position = START) -> AsyncIterator[list[Entry]]:
+async def read_log(
+    log: Log, partition: int, after: Position = START
+) -> AsyncGenerator[list[Entry], None]:
     """Pages of a partition's log behind `after` (an event of it, or START), up to where it ends
     while reading: the archive's where the stream was trimmed, then the stream's.
 
@@ -76,22 +79,12 @@ async def _streamed(
         return page[1:]
     if told:
         return None
-    first = await log.read("XRANGE", stream, "-", "+", "COUNT", 1)
-    if first and Position.parse(first[0][0]) <= position:
+    held = await stretch(log, partition)
+    if held.events and held.first <= position:
         return page[:PAGE]
-    if await _trimmed(log, stream) or not await _begins_with(log, partition, position):
-        return None
-    return page[:PAGE]
-
-
-async def _trimmed(log: Log, stream: str) -> bool:
-    """Whether entries were ever taken away: the server counts those that it was given."""
-    try:
-        flat = await log.read("XINFO", "STREAM", stream)
-    except ResponseError:  # no such key
-        return False
-    told = dict(zip(flat[::2], flat[1::2], strict=True))
-    return bool(told.get(b"entries-added", told[b"length"]) != told[b"length"])
+    if held.whole and await _begins_with(log, partition, position):
+        return page[:PAGE]
+    return None
 
 
 async def _begins_with(log: Log, partition: int, position: Position) -> bool:
@@ -103,8 +96,7 @@ async def _begins_with(log: Log, partition: int, position: Position) -> bool:
     first = await asyncio.to_thread(next, archived, None)
     if first is None:
         return True
-    id_ = str(first.first)
-    return bool(await log.read("XRANGE", log.keys.events(partition), id_, id_))
+    return await holds(log, partition, first.first)
 
 
 async def _archived(log: Log, partition: int, position: Position) -> AsyncIterator[list[Raw]]:

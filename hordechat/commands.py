@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import structlog
 
 from api.health import MayEvict, redis_check
+from archive.archive import ArchiveUnavailable
 from events.base import KUDOS
 from events.ledger import Stored
 from handlers import users
@@ -68,6 +69,8 @@ T = TypeVar("T")
 
 RETRY_SECONDS = 0.5
 OPERATOR_SECONDS = 30.0
+WORKED_SECONDS = 15.0
+"""What lasted so long did not wait for an answer: a store that hangs is given up before."""
 
 
 def _with_log(
@@ -250,22 +253,26 @@ def archive_status(settings: Settings, *, as_json: bool) -> None:
             print(line)
 
 
+_PASSES = (RedisUnavailable, Rebuilding, OutOfMemory, Unavailable, ArchiveUnavailable)
+
+
 async def _again(work: Callable[[], Awaitable[None]], task: str, partition: int) -> None:
-    """Run work that never ends; begin anew where Redis was away.
+    """Run work that never ends; begin anew where Redis was away, or the archive when it was needed.
 
     Says so once for each absence.
     """
-    away = False
+    loop, away = asyncio.get_running_loop(), False
     while True:
+        began = loop.time()
         try:
             await work()
-        except (RedisUnavailable, Rebuilding, OutOfMemory, Unavailable) as error:
+        except _PASSES as error:
+            away = away and loop.time() - began < WORKED_SECONDS
+            told = "archive_away" if isinstance(error, ArchiveUnavailable) else "waits_for_redis"
             if not away:
-                logger.warning("waits_for_redis", task=task, partition=partition, reason=str(error))
+                logger.warning(told, task=task, partition=partition, reason=str(error))
             away = True
             await asyncio.sleep(RETRY_SECONDS)
-        else:
-            away = False
 
 
 def _on_duty(

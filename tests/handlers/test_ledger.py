@@ -13,6 +13,7 @@ from events import codec, types
 from events.base import KUDOS, Event
 from handlers.ledger import Difference, Report, check
 from handlers.settle import Settler
+from hordechat.process import Service
 from projections import accounts, session
 from projections.accounts import ACCOUNTS
 from projections.log import Log as Reader
@@ -20,6 +21,7 @@ from projections.log import connect
 from projections.projector import step
 from tests.handlers.driver import Driver
 from tests.handlers.pool import Pool, request_of
+from tests.handlers.shelf import archive_in, put_away
 from tests.spec import spec
 
 
@@ -117,6 +119,27 @@ async def test_it_finds_nothing_wrong_while_commands_go_on(books: Books) -> None
     await running
 
     assert found == [set()] * 3
+
+
+async def test_the_books_are_checked_over_archive_and_stream(
+    books: Books, s3_server: Service
+) -> None:
+    pool = books.pool
+    await Driver(pool, 11).run(60)
+    await pool.settle()
+    books.project()
+    whole = await books.check()
+    pool.log.archive = archive = archive_in(s3_server, pool.log.keys.partitions)
+    for partition in pool.log.keys.all():
+        await put_away(archive, pool.log, partition, pieces=4)
+        if end := archive.end(partition):
+            key = pool.log.keys.events(partition)
+            await pool.log.read("XTRIM", key, "MINID", "=", str(end.last))
+
+    assert await books.check() == whole
+    assert whole.differences == []
+    await change(books, pool.log.keys.account(pool.client.id), "kudos")
+    assert await books.found() == {f"account {pool.client.id} kudos"}
 
 
 Tamper = Callable[[Books, int], Awaitable[object]]

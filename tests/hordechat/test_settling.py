@@ -8,17 +8,23 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from archive.archive import Archive, ArchiveUnavailable
+from archive.bucket import Bucket, Place
+from archive.s3 import Access
 from events.base import Position
 from events.keys import Keys
 from handlers.admission import check_concurrency
 from handlers.errors import SettlerBehind, TooManyPrompts
 from handlers.limits import Limits
 from handlers.log import Log
+from hordechat.datadir import free_port
+from hordechat.process import Service
 from hordechat.settling import settle
 from lua.link import ClusterLink, Link, Tail
 from projections.database import Database
 from projections.follow import SETTLER, Follower
 from tests.handlers.pool import MODEL, Pool
+from tests.handlers.shelf import archive_in, put_away
 
 
 @pytest.fixture(params=["one partition", "four on a cluster"])
@@ -117,3 +123,44 @@ async def test_too_many_is_said_only_behind_the_settler(pool: Pool, url: str) ->
             await check()
 
             assert await pool.waiting() == 0
+
+
+async def test_what_was_trimmed_is_settled_from_the_archive(
+    pool: Pool, url: str, s3_server: Service
+) -> None:
+    """It begins at the lowest fence of all targets, which may be in front of the stream; and it
+    may be trimmed past its place at any time."""
+    log = pool.log
+    log.archive = archive = archive_in(s3_server, log.keys.partitions)
+    job = await pool.assign(await pool.submit())
+    assert job is not None
+    await pool.reply(job.generation_id)
+    before = await _heads(pool)
+    for partition in log.keys.all():
+        await put_away(archive, log, partition, pieces=2)
+        if end := archive.end(partition):  # the reply, say, behind the assignment
+            await log.read("XTRIM", log.keys.events(partition), "MINID", "=", str(end.last))
+    assert await pool.waiting() == 1
+
+    async with following(pool, url) as follower, settling(pool, url):
+        assert await _reached(follower, before, 5)
+        assert await pool.waiting() == 0
+        await pool.submit()
+        assert await _reached(follower, await _heads(pool), 5)
+        assert await pool.waiting() == 1
+
+
+async def test_it_waits_for_an_archive_that_it_needs(pool: Pool, url: str) -> None:
+    log, source = pool.log, 0
+    nowhere = Place(f"http://127.0.0.1:{free_port()}", Access("a", "b", "c"), "d")
+    log.archive = Archive(Bucket(nowhere), log.keys.partitions)
+    key = log.keys.events(source)
+    while int(await log.read("XLEN", key)) < 3:
+        await pool.submit()
+    await log.read("XTRIM", key, "MAXLEN", "=", 1)
+    tail = Tail(url, cluster=log.keys.partitions > 1)
+
+    with pytest.raises(ArchiveUnavailable):
+        await settle(log, pool.limits, tail, source)
+
+    await tail.close()
