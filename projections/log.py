@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from archive.archive import Archive, Gap, HistoryLost
 from archive.segments import Raw
 from events import codec
-from events.base import START, Event, Position, Recorded
+from events.base import PASSED, START, Event, Position, Recorded
 from events.keys import Keys
 from projections.node import Nodes
 
@@ -203,6 +203,11 @@ class Log:
     def _decode(self, entries: Sequence[Entry], wanted: Wanted) -> list[Recorded]:
         partition = self.partition
         return [codec.decode(partition, position, fields, wanted) for position, fields in entries]
+
+
+def asked_for(page: Sequence[Recorded]) -> list[Recorded]:
+    """The events of a page that its reader wanted."""
+    return [recorded for recorded in page if recorded.event is not PASSED]
 
 
 class _Archived:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from events.base import PASSED, Position, Recorded
+from events.base import Position, Recorded
 from events.keys import CHANNEL_PROJECTED
 from projections import changes, checkpoint
 from projections.changes import Document
 from projections.checkpoint import Checkpoint, CheckpointMoved
-from projections.log import Log, TailLost
+from projections.log import Log, TailLost, asked_for
 from projections.projection import Projected, Projection, Signal
 from projections.session import Session
 
@@ -81,7 +81,7 @@ class Projector:
             )
             if not missed:
                 break
-            batch = _read(missed)
+            batch = asked_for(missed)
             document = self.projection.fold(batch)
             hints = self.projection.hints(str(self.position), document, [])
             self._announce(batch, hints, missed[-1].position)
@@ -104,7 +104,7 @@ class Projector:
             return 0
         self._read = page[-1].position
         self._passed += len(page)
-        batch = _read(page)
+        batch = asked_for(page)
         document = self.projection.fold(batch)
         if document or self._passed >= _MOST_PASSED:
             self._write(document, batch)
@@ -157,11 +157,6 @@ class Projector:
             signals = self.projection.signals(fresh, self._log)
         self._log.publish([(self._channel, _encode(projected)), *signals])
         self._announced = max(self._announced, until)
-
-
-def _read(page: Sequence[Recorded]) -> list[Recorded]:
-    """The events of a page that were asked for."""
-    return [recorded for recorded in page if recorded.event is not PASSED]
 
 
 def channel(name: str, partition: int) -> str:

@@ -11,7 +11,7 @@ import structlog
 from archive.archive import Archive
 from events.base import START
 from events.keys import Keys
-from projections import checkpoint, session
+from projections import ahead, checkpoint, session
 from projections.log import Log
 from projections.models import PROJECTIONS
 from projections.node import Nodes
@@ -43,8 +43,8 @@ def rebuild(
     nodes = Nodes(redis_url)
     with session.connect(database_url, f"rebuild_{projection_name}") as connected:
         for partition in keys.all() if only is None else only:
-            with nodes.connect(keys.events(partition)) as client:
-                _rebuild(projection, Log(client, keys, partition, archive), connected)
+            with ahead.connect(nodes, keys, partition, archive) as partition_log:
+                _rebuild(projection, partition_log, connected)
 
 
 def _rebuild(projection: Projection, partition_log: Log, connected: session.Session) -> None:
@@ -61,7 +61,7 @@ def _rebuild(projection: Projection, partition_log: Log, connected: session.Sess
         try:
             projector = Projector(projection, partition_log, connected)
             projector.resume()
-            while projector.position < head and projector.step():
+            while projector.position < head and projector.step(count=ahead.PAGE):
                 pass
             projector.rest()  # which also carries the checkpoint past events without a row
         finally:
