@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from hordechat.datadir import free_port
 from hordechat.embedded import valkey
@@ -125,7 +127,8 @@ class Node:
     def ask(self, *command: str | int) -> Any:
         """Its answer to one command; None where it gives none in time."""
         try:
-            with redis.Redis(port=self.port, socket_timeout=1, protocol=2) as client:
+            once = Retry(NoBackoff(), 0)
+            with redis.Redis(port=self.port, socket_timeout=1, protocol=2, retry=once) as client:
                 return client.execute_command(*command)
         except redis.RedisError:
             return None
