@@ -128,7 +128,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 def create_app(parts: Parts) -> App:
     """Every route, wrapped so that no handler outlives its client."""
     app: falcon.asgi.App[Any, Any] = falcon.asgi.App()
-    errors.install(app)
+    errors.install(app, parts.log.check_begun)
     if parts.limiter is not None:
         app.add_middleware(parts.limiter)
     log, limits, accounts, tariff = parts.log, parts.limits, parts.accounts, parts.tariff

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -124,6 +125,7 @@ RETRY_AFTER = "1"
 JSON = "application/json; charset=utf-8"
 
 _encode = msgspec.json.Encoder().encode
+_ABSENT = (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND)
 _SHAPE_DEPTH = 4
 _SHAPE_ITEMS = 20
 
@@ -215,11 +217,30 @@ def _shape(value: object, depth: int) -> object:
     return type(value).__name__
 
 
-def install(app: falcon.asgi.App[Any, Any]) -> None:
-    """Answer every error of `app` in our shape."""
+async def _known() -> None:
+    """Whatever Redis holds is all that there is."""
+
+
+def install(app: falcon.asgi.App[Any, Any], known: Callable[[], Awaitable[None]] = _known) -> None:
+    """Answer every error of `app` in our shape.
+
+    `known` raises RedisUnavailable where Redis lost what it held: then nobody is told that
+    something is not there, or that a key is wrong.
+    """
+
+    async def on_refused(
+        req: falcon.asgi.Request, resp: falcon.asgi.Response, error: errors.Refused, params: Any
+    ) -> None:
+        if STATUSES[type(error)] in _ABSENT:
+            try:
+                await known()
+            except errors.RedisUnavailable as lost:
+                error = lost
+        await _on_refused(req, resp, error, params)
+
     app.add_error_handler(Exception, _on_bug)
     app.add_error_handler(falcon.HTTPError, _on_http)
     app.add_error_handler(RedisError, _on_redis_away)
     app.add_error_handler(Unavailable, _on_redis_away)
     app.add_error_handler(DatabaseUnavailable, _on_database_away)
-    app.add_error_handler(errors.Refused, _on_refused)
+    app.add_error_handler(errors.Refused, on_refused)

@@ -108,9 +108,10 @@ class MayEvict(Exception):
 
 
 def redis_check(log: Log) -> Check:
-    """Redis answers, and keeps what it is given."""
+    """Redis answers, has what it was given, and keeps it."""
 
     async def check() -> None:
+        await log.check_begun()
         policies = (await guard.memory(log)).policies - {"noeviction"}
         if policies:
             raise MayEvict(f"maxmemory-policy is {', '.join(sorted(policies))}, not noeviction")

@@ -61,6 +61,7 @@ class Crowd:
 
     async def arrive(self) -> None:
         """Open the accounts, in an empty log."""
+        await self._log.begin()
         await open_anonymous(self._log)
         accounts = Accounts(self._log, _SECRET)
         for number in range(_CLIENTS + _OWNERS):

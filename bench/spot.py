@@ -63,6 +63,7 @@ async def measure(url: str, pid: int, name: str, seconds: float) -> tuple[list[f
     log = Log(await connect(url, timeout=10), Keys(1))
     times: list[float] = []
     try:
+        await log.begin()
         turn = cycle(await _accounts(log, name))
         begin = time.monotonic()
         before = cpu.read({"valkey": pid})

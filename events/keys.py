@@ -143,8 +143,16 @@ class Keys:
         """The log."""
         return f"{self._tags[partition]}horde:events"
 
+    def events_anew(self, partition: int) -> str:
+        """A log that a rebuild puts together, to take the place of the log."""
+        return f"{self._tags[partition]}horde:events_anew"
+
     def control(self, partition: int) -> str:
-        """`gate` (a rebuild runs), `last_ms` (time of the last event), `clock_ms` (test seam)."""
+        """`gate` (a rebuild runs), `last_ms` (time of the last event; 0: there was none yet),
+        `clock_ms` (test seam).
+
+        Without `last_ms` Redis has lost what it had, or nobody began: commands are refused.
+        """
         return f"{self._tags[partition]}horde:control"
 
     def due(self, partition: int, what: Due) -> str:

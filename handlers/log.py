@@ -21,6 +21,8 @@ PATIENCE = 0.3
 """Seconds after which a command without an answer is not repeated within its call: an answer is due
 within a second."""
 
+FORGOTTEN = "Redis lost what it held. The service goes on once its operator has rebuilt that."
+
 
 class Log:
     """One deployment's log and hot state, and the archive of the log, where it has one."""
@@ -102,6 +104,26 @@ class Log:
         """The last position of a partition's log."""
         last = await self.read("XREVRANGE", self.keys.events(partition), "+", "-", "COUNT", 1)
         return Position.parse(last[0][0]) if last else START
+
+    async def begin(self) -> None:
+        """Mark every partition as one on which commands may run. Without that mark they are
+        refused: it is gone where Redis lost what it had."""
+        await asyncio.gather(
+            *(
+                self.read("HSETNX", self.keys.control(each), "last_ms", 0)
+                for each in self.keys.all()
+            )
+        )
+
+    async def has_begun(self, partition: int) -> bool:
+        """Whether that mark is there."""
+        return bool(await self.read("HEXISTS", self.keys.control(partition), "last_ms"))
+
+    async def check_begun(self) -> None:
+        """Raise RedisUnavailable where Redis lost what it had of a partition: what is not there may
+        be there again once it was rebuilt."""
+        if not all(await asyncio.gather(*map(self.has_begun, self.keys.all()))):
+            raise RedisUnavailable(FORGOTTEN)
 
     async def now_ms(self, partition: int) -> int:
         """The partition's clock, for choosing what may be due.

@@ -187,6 +187,17 @@ class Settler:
             await self._read_fence(target)
         return min(self._fences.values())
 
+    async def rejoin(self) -> int:
+        """Where a fence names an event that the source log lost, move it back to the last one in
+        front of it; count those. All behind it is yet to be carried, and nothing before."""
+        await self.start()
+        stream, moved = self._log.keys.events(self._source), 0
+        for target, fence in self._fences.items():
+            last = await self._log.read("XREVRANGE", stream, str(fence), "-", "COUNT", 1)
+            if last and (before := Position.parse(last[0][0])) != fence:
+                moved += await self._call(target, [], before)
+        return moved
+
     async def settle(self, run: Sequence[Recorded]) -> None:
         """Carry over the effects of a stretch of the source log, which continues the one before."""
         if not run:

@@ -22,7 +22,7 @@ from handlers.errors import RedisUnavailable
 from handlers.log import Log
 from hordechat import settings as settings_module
 from hordechat import wiring
-from hordechat.opening import WrongPartitions, open_log
+from hordechat.opening import Forgotten, WrongPartitions, open_log
 from hordechat.settings import Settings
 from lua.link import Unavailable
 
@@ -83,13 +83,17 @@ class Service:
             opened.set()
 
     async def _open(self) -> Log | None:
-        """The log, once Redis answers; None where the process ends before."""
-        away = False
+        """The log, once Redis answers and has what it held; None where the process ends before."""
+        away = forgotten = False
         while not self._ends.is_set():
             try:
                 return await open_log(self._settings)
             except WrongPartitions:
                 raise
+            except Forgotten as error:  # until it is rebuilt, every route answers 503
+                if not forgotten:
+                    logger.error("redis_forgot", reason=str(error))
+                forgotten = True
             except (RedisUnavailable, Unavailable, RedisError, OSError) as error:
                 if not away:
                     logger.warning("waits_for_redis", reason=str(error))

@@ -1,6 +1,11 @@
 """From settings to the log and the numbers of its rules: what every process opens first."""
 
-from archive.archive import Archive
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from archive.archive import Archive, ArchiveUnavailable
 from archive.bucket import Bucket
 from archive.bucket import Place as Shelf
 from archive.endpoints import Endpoint, is_local
@@ -12,6 +17,12 @@ from handlers.log import Log
 from handlers.store import Place, Store
 from hordechat.settings import Settings
 from lua.link import connect
+from projections.known import Known
+
+logger = structlog.get_logger()
+
+ASKING_SECONDS = 2.0
+"""That the archive has to say whether it knows more than Redis."""
 
 
 class CannotOpen(Exception):
@@ -22,12 +33,25 @@ class WrongPartitions(CannotOpen):
     """The deployment was started with another number of partitions; it cannot change."""
 
 
-async def open_log(
-    settings: Settings, *, timeout: float | None = None, ordered: bool = False
-) -> Log:
-    """Connect to Redis; record or check the number of partitions.
+class Forgotten(CannotOpen):
+    """Redis has lost what it held, and the archive or Postgres knows that there was something."""
 
-    `timeout` (seconds) instead of the settings'; `ordered` as for `connect`. Raise WrongPartitions.
+
+async def open_log(
+    settings: Settings,
+    *,
+    timeout: float | None = None,
+    ordered: bool = False,
+    forgotten: bool = False,
+) -> Log:
+    """Connect to Redis; record or check the number of partitions, and mark them as begun.
+
+    timeout    seconds, instead of the settings'
+    ordered    as for `connect`
+    forgotten  for who rebuilds: whatever Redis has lost; nothing is recorded or marked
+
+    Raise WrongPartitions; Forgotten; psycopg.OperationalError where Postgres does not answer and
+    would have to say whether Redis lost anything.
     """
     redis = await connect(
         settings.redis_url,
@@ -35,15 +59,59 @@ async def open_log(
         ordered=ordered,
     )
     log = Log(redis, Keys(settings.partitions), test=settings.test, archive=archive_of(settings))
-    await log.read("SET", PARTITIONS, settings.partitions, "NX")
-    recorded = int(await log.read("GET", PARTITIONS))
-    if recorded != settings.partitions:
+    try:
+        await _check_partitions(log)
+        if not forgotten:
+            await _begin(log, settings)
+    except BaseException:
         await log.close()
+        raise
+    return log
+
+
+async def _check_partitions(log: Log) -> None:
+    recorded = int(await log.read("GET", PARTITIONS) or 0)
+    if recorded and recorded != log.keys.partitions:
         raise WrongPartitions(
-            f"This log has {recorded} partitions, HORDE_PARTITIONS says {settings.partitions}. "
+            f"This log has {recorded} partitions, HORDE_PARTITIONS says {log.keys.partitions}. "
             "The number is fixed at the first start."
         )
-    return log
+
+
+async def _begin(log: Log, settings: Settings) -> None:
+    """Mark what is new as begun: nobody has ever heard of an event there."""
+    unmarked = [each for each in log.keys.all() if not await log.has_begun(each)]
+    if unmarked and (known := await _known(settings, unmarked)):
+        raise Forgotten(
+            f"Redis has lost what it held: it knows nothing of partition {known[0][0]}, of which "
+            f"{known[0][1]} holds events. `hordechat rebuild state` brings back what was archived."
+        )
+    if unmarked or not await log.read("EXISTS", PARTITIONS):
+        await log.read("SET", PARTITIONS, log.keys.partitions, "NX")
+        await _check_partitions(log)
+        await log.begin()
+
+
+async def _known(settings: Settings, partitions: Sequence[int]) -> list[tuple[int, str]]:
+    """Those of which somebody has heard of an event, and who: Postgres, or else the archive."""
+    if settings.database_url:
+        heard = await Known(settings.database_url).partitions()
+        if known := [(each, "Postgres") for each in partitions if each in heard]:
+            return known
+    archive = archive_of(settings, patience=ASKING_SECONDS)
+    if archive is None:
+        return []
+    try:
+        return [
+            (each, "the archive")
+            for each in partitions
+            if await asyncio.to_thread(next, archive.listed(each), None)
+        ]
+    except ArchiveUnavailable as error:
+        # The first start must not wait for the store: an archiver that finds an archive of another
+        # log stops, and says so.
+        logger.warning("archive_not_asked", reason=str(error))
+        return []
 
 
 def store_of(settings: Settings) -> Store | None:
@@ -64,13 +132,16 @@ def store_of(settings: Settings) -> Store | None:
     )
 
 
-def archive_of(settings: Settings) -> Archive | None:
-    """The archive of the log; None where there is no object store."""
+def archive_of(settings: Settings, *, patience: float = 10.0) -> Archive | None:
+    """The archive of the log; None where there is no object store.
+
+    patience  seconds that an answer may take
+    """
     if not settings.s3_endpoint_url:
         return None
     access = Access(settings.s3_access_key, settings.s3_secret_key, settings.s3_region)
     shelf = Shelf(settings.s3_endpoint_url, access, settings.archive_bucket)
-    return Archive(Bucket(shelf), settings.partitions)
+    return Archive(Bucket(shelf, read=patience), settings.partitions)
 
 
 def out_of_reach(settings: Settings) -> str | None:

@@ -115,6 +115,16 @@ def redis_url(valkey_server: Service) -> str:
 
 
 @pytest.fixture
+def begun_url(redis_url: str) -> str:
+    """A Valkey on which a deployment of one partition was begun: nobody asks Postgres whether it
+    has lost anything."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("horde:partitions", 1)
+        client.hset("horde:control", "last_ms", 0)
+    return redis_url
+
+
+@pytest.fixture
 def cluster_url(valkey_cluster: Service) -> str:
     """An empty cluster-enabled Valkey: the URL of its only node."""
     _flush(valkey_cluster.url)

@@ -1,7 +1,7 @@
 --[[ now(): milliseconds of this partition's clock: Redis TIME, never earlier than the partition's last event.
 
 KEYS[1] is the log and KEYS[2] the control hash in every script. The control hash holds the time of the last event
-(`last_ms`, kept by emit), the gate of a rebuild, and `clock_ms`, a shift of the clock that only the test setting reads.
+(`last_ms`, kept by emit; 0 before the first), the gate of a rebuild, and `clock_ms`, a shift of the clock that only the test setting reads.
 ]]
 -- use lib/call
 local EVENTS, CONTROL = KEYS[1], KEYS[2] -- luacheck: ignore 211 (some commands append nothing)
@@ -21,7 +21,8 @@ local function now() -- luacheck: ignore 211 (not all ask)
   return moment
 end
 
--- A rebuild drops and folds hot state; meanwhile every command is refused.
+-- A rebuild drops and folds hot state; meanwhile every command is refused. So it is where Redis lost what it had (there is
+-- no `last_ms`: handlers.log.Log.begin), or what is written then would stand in front of a history that is yet to come back.
 local function gated() -- luacheck: ignore 211 (replay_event runs behind the gate)
-  return control[1]
+  return control[1] or not control[2]
 end

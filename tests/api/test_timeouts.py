@@ -247,8 +247,8 @@ async def test_addresses_never_enter_the_log(site: Site) -> None:
     assert b"203.0.113" not in repr(entries).encode()
 
 
-def test_operators_do_the_same_by_command(redis_url: str) -> None:
-    given = Settings(redis_url=redis_url, database_url="postgresql://nobody")
+def test_operators_do_the_same_by_command(begun_url: str) -> None:
+    given = Settings(redis_url=begun_url, database_url="postgresql://nobody")
 
     set_ = commands.timeout_set(given, address="198.51.100.7/24", minutes=2)
     assert set_ == {"ipaddr": "198.51.100.0/24", "seconds": 120}

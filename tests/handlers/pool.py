@@ -123,6 +123,7 @@ class Pool:
     @classmethod
     async def opened(cls, log: Log, limits: Limits) -> Pool:
         """Open the accounts in an empty log."""
+        await log.begin()
         await open_anonymous(log)
         accounts = Accounts(log, SECRET)
         _, client = await open_account(log, SECRET, "client", kudos=1_000_000)

@@ -41,8 +41,8 @@ def test_an_operator_gives_and_takes_kudos(redis_url: str) -> None:
     assert json.loads(taken.stdout) == {**told, "granted": -1000, "kudos": 25}
 
 
-def test_an_account_that_is_none_is_told_in_a_sentence(redis_url: str) -> None:
-    result = _grant(redis_url, "nobody#99", "1")
+def test_an_account_that_is_none_is_told_in_a_sentence(begun_url: str) -> None:
+    result = _grant(begun_url, "nobody#99", "1")
 
     assert result.exit_code == 1
     assert result.stderr.strip().endswith("There is no such account.")

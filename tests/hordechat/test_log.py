@@ -22,8 +22,8 @@ NOON = 1_777_636_800_000
 
 
 @pytest.fixture
-def environ(redis_url: str) -> dict[str, str]:
-    return {"REDIS_URL": redis_url, "DATABASE_URL": "postgresql://unused", "HORDE_SECRET": "x"}
+def environ(begun_url: str) -> dict[str, str]:
+    return {"REDIS_URL": begun_url, "DATABASE_URL": "postgresql://unused", "HORDE_SECRET": "x"}
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ ORPHAN = image_key(SOMEBODY, 0)
 
 
 @pytest.fixture
-def environ(redis_url: str, s3_server: Service) -> dict[str, str]:
+def environ(begun_url: str, s3_server: Service) -> dict[str, str]:
     return {
-        "REDIS_URL": redis_url,
+        "REDIS_URL": begun_url,
         "DATABASE_URL": "postgresql://unused",
         "HORDE_SECRET": "x",
         "S3_ENDPOINT_URL": s3_server.url,

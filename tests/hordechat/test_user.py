@@ -21,9 +21,9 @@ SECRET = "x"
 
 
 @pytest.fixture
-def environ(redis_url: str) -> dict[str, str]:
+def environ(begun_url: str) -> dict[str, str]:
     """What names an empty log."""
-    named = {"REDIS_URL": redis_url, "DATABASE_URL": "postgresql://unused"}
+    named = {"REDIS_URL": begun_url, "DATABASE_URL": "postgresql://unused"}
     return {**named, "HORDE_SECRET": SECRET}
 
 
