@@ -14,12 +14,16 @@ from handlers.log import Log
 from hordechat.process import Service
 
 
-def archive_in(server: Service, partitions: int) -> Archive:
-    """An empty archive on a store; its bucket does not exist yet."""
+def place_in(server: Service) -> Place:
+    """A bucket of its own on a store; it does not exist yet."""
     keys = server.settings
     access = Access(keys["S3_ACCESS_KEY"], keys["S3_SECRET_KEY"], "us-east-1")
-    bucket = f"archive-{secrets.token_hex(6)}"
-    return Archive(Bucket(Place(server.url, access, bucket)), partitions)
+    return Place(server.url, access, f"archive-{secrets.token_hex(6)}")
+
+
+def archive_in(server: Service, partitions: int) -> Archive:
+    """An empty archive on a store."""
+    return Archive(Bucket(place_in(server)), partitions)
 
 
 async def stream_of(log: Log, partition: int, after: Position = START) -> list[Raw]:

@@ -3,6 +3,7 @@ meanwhile, each event once, or the reader stops."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,18 +20,20 @@ from events.base import START, Event, Position
 from events.keys import Keys
 from hordechat.datadir import free_port
 from hordechat.process import Service
-from projections import checkpoint, log
+from projections import checkpoint, log, runner
 from projections.log import Log, TailLost
 from projections.models import PROJECTIONS
 from projections.projector import Projector, step
 from projections.rebuild import rebuild
 from projections.session import Session
 from projections.status import STATUS
-from tests.handlers.shelf import archive_in
-from tests.projections.conftest import catch_up, rows
+from tests.handlers.shelf import archive_in, place_in
+from tests.logged import logged
+from tests.projections.conftest import catch_up, eventually, rows
 from tests.projections.cut import Cut, cut
 from tests.projections.histories import Story, append, random_story
 from tests.projections.test_projector import Ear
+from tests.projections.test_runner import reached, running
 
 
 @pytest.fixture
@@ -453,3 +456,56 @@ def test_what_is_read_is_the_log(
 
 def _at(positions: list[Position], index: int) -> Position:
     return positions[index - 1] if index else START
+
+
+# a process
+
+
+class Moody(Bucket):
+    """A store that does not answer while it is away."""
+
+    away = False
+    refused = 0
+
+    def _run(self, work: Callable[[], Any]) -> Any:
+        if self.away:
+            self.refused += 1
+            raise ArchiveUnavailable("away")
+        return super()._run(work)
+
+
+def test_an_archive_that_is_away_is_waited_out(
+    redis_url: str,
+    url: str,
+    client: redis.Redis,
+    keys: Keys,
+    s3_server: Service,
+    connected: Session,
+) -> None:
+    store = Moody(place_in(s3_server))
+    story = random_story(61, 40)
+    append(client, story.events, keys)
+    split = Cut(client, keys, Archive(store, 1))
+    cut(split, (9, 9, 9))
+    store.away = True
+    with (
+        logged(runner.logger) as lines,
+        running(
+            redis_url=redis_url, database_url=url, partitions=1, archive=split.archive
+        ) as process,
+    ):
+        eventually(lambda: store.refused > 2)
+        assert checkpoint.read(connected, "status", 0).position == START
+        store.away = False
+        eventually(lambda: reached(connected, story))
+        assert process.failure is None
+    live = rows(connected)
+
+    told = [(each["event"], each["server"]) for each in lines if "server" in each]
+    assert told == [("server is away", "archive"), ("server is back", "archive")]
+    client.flushall()
+    append(client, story.events, keys)
+    connected.execute(f"TRUNCATE checkpoints, {', '.join(STATUS.tables)}")
+    while step(STATUS, Log(client, keys, 0), connected):
+        pass
+    assert live == rows(connected)
