@@ -12,7 +12,7 @@ Decisions where the specification is open:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -118,8 +118,8 @@ def fold(batch: Sequence[Recorded]) -> Document:
     `account_records` and `worker_kudos`."""
     accounts = _Accounts()
     ledger: list[Row] = []
-    records: dict[tuple[int, int], Counter[str]] = {}
-    workers: dict[tuple[str, int], Counter[str]] = {}
+    records: defaultdict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+    workers: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     for recorded in batch:
         event, partition, position = recorded.event, recorded.partition, recorded.position
         match event:
@@ -143,7 +143,7 @@ def fold(batch: Sequence[Recorded]) -> Document:
             ledger.append(_line(movement, partition, position, line))
             if isinstance(event, Rewarded):
                 earned = "uptime" if movement.cause == "uptime" else "generated"
-                worker = workers.setdefault((movement.worker_id, partition), Counter())
+                worker = workers[movement.worker_id, partition]
                 worker[earned] += movement.amount + movement.escrow
     tables: dict[str, list[Row]] = {
         "opened": list(accounts.opened.values()),
@@ -234,15 +234,17 @@ def _work(event: SubmittedReply | Cancelled) -> Iterable[_Work]:
 def _count_work(
     work: Iterable[_Work],
     partition: int,
-    records: dict[tuple[int, int], Counter[str]],
-    workers: dict[tuple[str, int], Counter[str]],
+    records: defaultdict[tuple[int, int], Counter[str]],
+    workers: defaultdict[tuple[str, int], Counter[str]],
 ) -> None:
     for each in work:
-        used = records.setdefault((each.payer, partition), Counter())
-        used.update(requests=1, usage_tokens=each.tokens)
-        did = records.setdefault((each.owner, partition), Counter())
-        did.update(fulfillments=1, contribution_tokens=each.tokens)
-        workers.setdefault((each.worker_id, partition), Counter())["contributions"] += each.tokens
+        used = records[each.payer, partition]
+        used["requests"] += 1
+        used["usage_tokens"] += each.tokens
+        did = records[each.owner, partition]
+        did["fulfillments"] += 1
+        did["contribution_tokens"] += each.tokens
+        workers[each.worker_id, partition]["contributions"] += each.tokens
 
 
 def _hints(position: str, _document: Document, _came_back: Sequence[str]) -> Projected:
@@ -434,6 +436,8 @@ async def stored(database_url: str, partition: int) -> Stored:
     """
     async with await psycopg.AsyncConnection.connect(database_url) as connection:
         await connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
+        # Before the moment is chosen: tables that were switched to behind it would seem empty.
+        await connection.execute("LOCK TABLE checkpoints, accounts, ledger IN ACCESS SHARE MODE")
         rows = [
             await (await connection.execute(query, (partition,))).fetchall()
             for query in (_CHECKPOINT, _BALANCES, _SUMS, _CAUSES)
