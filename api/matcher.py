@@ -42,6 +42,9 @@ CLOCK_MS = 5
 """How far the estimate of Redis' clock may run ahead."""
 _READS = 4
 _TRIES = 64
+_AWAY_S = 0.5
+"""For so long nobody is offered a job of a partition whose node did not answer; and a pop that
+found so looks for another job."""
 
 
 class Bounds(NamedTuple):
@@ -169,6 +172,9 @@ class Matcher:
         self.serves = serves
         self.bounds = bounds
         self.marks = _Marks()
+        self.away: dict[int, float] = {}
+        """Partitions whose node did not answer, each with the time until which none of its jobs is
+        offered."""
         self._shelves: OrderedDict[Offer, Shelf] = OrderedDict()  # the last used one behind
         self._listed = 0
         self._by_model: dict[str, set[Shelf]] = {}
@@ -219,17 +225,29 @@ class Matcher:
         caller is gone by then, `put_back` gets the job.
         Raise DatabaseUnavailable, RedisUnavailable, and what `take` raises.
         """
-        ends = asyncio.get_running_loop().time() + seconds
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        lost: RedisUnavailable | None = None
         for tried in range(_TRIES):
             candidate = await shelf.next(worker)
-            left = ends - asyncio.get_running_loop().time()
-            if candidate is None and left > 0 and not self.drain.on:
+            left = began + seconds - loop.time()
+            if candidate is None and lost is None and left > 0 and not self.drain.on:
                 candidate = await shelf.wait(worker, left, first=tried > 0)
             if candidate is None:
                 break
-            job = await self._taken(shelf, candidate, take, put_back)
+            try:
+                job = await self._taken(shelf, candidate, take, put_back)
+            except RedisUnavailable as error:
+                # The node of one partition may be away, and the others have jobs, too.
+                self.away[self.model.partition(candidate.request_id)] = loop.time() + _AWAY_S
+                if loop.time() - began > _AWAY_S:
+                    raise
+                lost = error
+                continue
             if job is not None:
                 return Outcome(job, {})
+        if lost is not None:
+            raise lost
         return Outcome(None, await shelf.skipped(worker))
 
     async def _taken(
@@ -547,10 +565,11 @@ class Shelf:
     def _choose(self, rows: Sequence[Candidate], worker: Worker) -> Candidate | None:
         now, now_ms = asyncio.get_running_loop().time(), self._matcher.clock.estimate_ms()
         marks, spread = self._matcher.marks, self._matcher.spread
-        partition = self._matcher.model.partition
+        partition, away = self._matcher.model.partition, self._matcher.away
         choice: list[Candidate] = []
         for row in rows:
-            if marks.spent(row, now, self._shown[partition(row.request_id)]):
+            of = partition(row.request_id)
+            if marks.spent(row, now, self._shown[of]) or now < away.get(of, now):
                 continue
             if fits(row, worker, now_ms) is not None:
                 continue

@@ -12,6 +12,7 @@ from api.matcher import Bounds, Finds, Matcher, Outcome
 from api.wait import Drain
 from events.base import START, Position
 from events.types import Declaration, Demand
+from handlers.errors import RedisUnavailable
 from projections.database import DatabaseUnavailable
 from projections.queue import Group
 from projections.rules import Candidate, Offer, Place, Wanted, Worker
@@ -70,6 +71,7 @@ class Queue:
         self.error: Exception | None = None
         self.workers: Sequence[str] = ()
         self.position = START
+        self.partitions = 1
 
     async def __call__(
         self, offer: Offer, *, now_ms: int, limit: int, after: Place, workers: Sequence[str]
@@ -97,11 +99,11 @@ class Queue:
             raise self.error
         return [Group(row.wanted, 1) for row in self.rows]
 
-    def partition(self, _request_id: str) -> int:
-        return 0
+    def partition(self, request_id: str) -> int:
+        return int(request_id[:8]) % self.partitions
 
     def shown(self) -> list[Position]:
-        return [self.position]
+        return [self.position] * self.partitions
 
 
 class Pool:
@@ -123,6 +125,7 @@ class Pool:
         self.shown_images: set[str] = set()
         self.tried: list[str] = []
         self.refuses: set[str] = set()
+        self.away: set[int] = set()
         self.put_back: list[str] = []
         self.at_a_time = 1
         self.taking = asyncio.Event()
@@ -137,6 +140,8 @@ class Pool:
             await self.taking.wait()
             if chosen.request_id in self.refuses:
                 return None
+            if self.queue.partition(chosen.request_id) in self.away:
+                raise RedisUnavailable
             jobs = min(self.at_a_time, chosen.waiting)
             return Job(chosen.request_id, tuple(Position(len(self.tried), n) for n in range(jobs)))
 
@@ -554,3 +559,26 @@ async def test_offers_that_change_with_each_pop_do_not_pile_up() -> None:
     assert len(pool.matcher._shelves) < 40
     pool.arrives(candidate(1))
     assert await waiting == 1  # those that somebody waits at are kept
+
+
+async def test_a_partition_that_is_away_keeps_nobody_from_the_jobs_of_others():
+    """The first of its jobs is tried; then all are passed over for a while."""
+    pool = Pool(*(candidate(n) for n in (0, 4, 8, 1)))
+    pool.queue.partitions, pool.away = 4, {0}
+
+    found = (await pool.pop()).job
+
+    assert found is not None
+    assert pool.tried == [candidate(0).request_id, candidate(1).request_id]
+    assert found.request_id == candidate(1).request_id
+
+
+async def test_whoever_could_only_have_jobs_of_a_partition_that_is_away_is_told_so():
+    pool = Pool(candidate(0), candidate(4))
+    pool.queue.partitions, pool.away = 4, {0}
+
+    with pytest.raises(RedisUnavailable):
+        await pool.pop(wait=5)
+    pool.away.clear()
+    pool.matcher.away.clear()
+    assert (await pool.pop()).job is not None
