@@ -1,0 +1,147 @@
+"""A link to a cluster of three nodes: a node that goes, hangs or changes places."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from hordechat.datadir import free_port
+from lua.link import ClusterLink, Tail, Unavailable, connect
+from projections.node import Nodes
+from tests.cluster import Cluster, Node
+
+KEY = "{3}horde:events"
+"""In the slots of the primary that has a replica."""
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three primaries, one with a replica, for which no write waits."""
+    made = Cluster(tmp_path_factory.mktemp("nodes") / "cluster", replicas=(1, 0, 0))
+    try:
+        made.start()
+        for node in made.nodes:
+            node.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+async def link(nodes: Cluster) -> AsyncIterator[ClusterLink]:
+    """A link that knows one node by its URL."""
+    opened = ClusterLink(nodes.nodes[1].url)
+    yield opened
+    await opened.close()
+
+
+def _hand_over(nodes: Cluster) -> tuple[Node, Node]:
+    """The replica takes its primary's place while both live; the former and the new primary."""
+    before = nodes.primary_of(KEY)
+    (other,) = nodes.replicas_of(before)
+    while other.ask("CLUSTER", "FAILOVER", "TAKEOVER") != b"OK" or other.role() != "master":
+        time.sleep(0.01)
+    while before.role() != "slave" or nodes.primary_of(KEY) is not other:
+        time.sleep(0.01)
+    return before, other
+
+
+async def test_commands_find_their_nodes(nodes: Cluster, link: ClusterLink) -> None:
+    keys = [f"{{{n}}}k" for n in range(4)]
+
+    assert await asyncio.gather(*(link.call("INCR", key) for key in keys)) == [1] * 4
+
+    assert {nodes.primary_of(key).port for key in keys} == {n.port for n in nodes.nodes[:3]}
+    assert sorted([key async for key in link.scan("*")]) == keys
+    assert [key async for key in link.scan("{2}*")] == ["{2}k"]
+    assert len(await link.everywhere("PING")) == 3
+    ports = [await link.call("CONFIG", "GET", "port", at=key) for key in keys]
+    assert [int(port) for _, port in ports] == [nodes.primary_of(key).port for key in keys]
+    for key in keys:
+        await link.call("DEL", key)
+
+
+async def test_what_moved_to_another_node_is_found_there_and_done_once(
+    nodes: Cluster, link: ClusterLink
+) -> None:
+    await link.call("SET", "{3}n", 0)
+    tail = Tail(nodes.nodes[1].url, cluster=True)
+    last = (await link.call("XADD", KEY, "*", "a", "1")).decode()
+    assert await tail.read(KEY, last, count=1, block_ms=1) == []
+    known = Nodes(nodes.nodes[1].url)
+    with known.connect(KEY) as client:
+        assert client.xlen(KEY) == 1
+
+    _, new = await asyncio.to_thread(_hand_over, nodes)
+
+    assert await link.call("INCR", "{3}n") == 1
+    await link.call("XADD", KEY, "*", "a", "2")
+    with known.connect(KEY) as client:
+        assert client.xlen(KEY) == 2
+        assert client.connection_pool.connection_kwargs["port"] == new.port
+    for _ in range(20):  # one refusal of the former primary, and what it takes to ask around
+        try:
+            found = await tail.read(KEY, last, count=9, block_ms=100)
+            break
+        except Unavailable:
+            await asyncio.sleep(0.05)
+    assert [fields for _, fields in found] == [{b"a": b"2"}]
+    await tail.close()
+    await link.call("DEL", KEY, "{3}n")
+
+
+async def test_a_node_that_hangs_is_left_when_another_took_its_place(
+    nodes: Cluster, link: ClusterLink
+) -> None:
+    """And those that serve other keys are not held up by it."""
+    await link.call("SET", "{3}n", "x")
+    hung = nodes.primary_of(KEY)
+    loop = asyncio.get_running_loop()
+    hung.pause()
+    try:
+        with pytest.raises(Unavailable):
+            await link.call("GET", "{3}n")
+        started = loop.time()
+        assert await link.call("GET", "{0}n") is None
+        assert loop.time() - started < 0.3
+        found = None
+        while found is None:
+            try:
+                found = await link.call("GET", "{3}n")
+            except Unavailable:
+                assert loop.time() - started < 10
+                await asyncio.sleep(0.05)
+        assert found == b"x"
+        took = loop.time() - started
+    finally:
+        hung.resume()
+    print(f"another node answered after {took:.1f} s")
+    while hung.role() != "slave":
+        await asyncio.sleep(0.05)
+    await link.call("DEL", "{3}n")
+
+
+async def test_one_of_the_nodes_of_a_url_is_enough(nodes: Cluster) -> None:
+    away, there = f"127.0.0.1:{free_port()}", f"127.0.0.1:{nodes.nodes[2].port}"
+    for url in (f"redis://{away},{there}/0", f"redis://{there},{away}/0"):
+        opened = await connect(url)
+        assert isinstance(opened, ClusterLink)
+        assert await opened.call("GET", "{3}n") is None
+        await opened.close()
+        with Nodes(url).connect(KEY) as client:
+            assert client.ping()
+    with pytest.raises(Unavailable):
+        await connect(f"redis://{away},{away}/0")
+
+
+async def test_a_replica_tells_of_all_nodes(nodes: Cluster) -> None:
+    (replica,) = nodes.replicas_of(nodes.primary_of(KEY))
+    opened = ClusterLink(replica.url)
+
+    assert await opened.call("EXISTS", KEY, "{3}n") == 0
+    assert await opened.call("EXISTS", "{0}n") == 0
+
+    await opened.close()
