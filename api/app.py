@@ -266,7 +266,15 @@ def create_app(parts: Parts) -> App:
     app.add_route("/v2/users", UsersRoute(people))
     app.add_route(
         "/v2/users/{user_id}",
-        UserRoute(log, accounts, people, secret=parts.secret, admins=parts.admins, **operated),
+        UserRoute(
+            log,
+            accounts,
+            people,
+            parts.messages,
+            secret=parts.secret,
+            admins=parts.admins,
+            **operated,
+        ),
     )
     app.add_route("/v2/sharedkeys", SharedKeysRoute(log, accounts, **operated))
     app.add_route("/v2/sharedkeys/{shared_key}", SharedKeyRoute(log, accounts, **operated))

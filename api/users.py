@@ -14,6 +14,7 @@ Decisions where the specification is open:
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Collection
 from typing import Annotated, Any, NamedTuple
@@ -33,7 +34,6 @@ from handlers.account_changes import (
     change_account,
     check_changeable,
     check_name,
-    delete_account,
 )
 from handlers.accounts import Account, Accounts
 from handlers.amounts import amount_of
@@ -48,11 +48,13 @@ from handlers.errors import (
     UserNotFound,
 )
 from handlers.grants import check_grant, grant
+from handlers.leaving import leave
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.passkeys import set_passkey
 from handlers.profiles import Profile, read_profile, set_profile
 from handlers.users import User
+from handlers.worker_messages import Messages
 from projections import accounts as rows
 from projections.accounts import AccountRow
 from projections.database import Database
@@ -298,6 +300,10 @@ class People:
         own = caller is not None and caller.id == user.id and not user.anonymous
         return await self._shown(user, _Seen(own, caller is not None and caller.moderator))
 
+    async def worker_ids(self, user_id: int) -> list[str]:
+        """Its workers. Raise DatabaseUnavailable."""
+        return await rows.worker_ids(self._database, user_id)
+
     async def public(self, user_id: int) -> ShownUser:
         """One, as everyone sees it."""
         return await self._shown(await users.find(self._log, user_id), _PUBLIC)
@@ -444,6 +450,7 @@ class UserRoute:
         log: Log,
         accounts: Accounts,
         people: People,
+        messages: Messages,
         *,
         secret: str,
         admins: Collection[str],
@@ -452,6 +459,7 @@ class UserRoute:
         self._log = log
         self._accounts = accounts
         self._people = people
+        self._messages = messages
         self._secret = secret
         self._admins = admins
         self._bodies = bodies
@@ -541,7 +549,7 @@ class UserRoute:
     ) -> None:
         """Delete an account, for good: its own, or any one as an operator of this service.
 
-        Its name, its keys and its shared keys are gone; its kudos are nobody's.
+        Its name, its keys, its shared keys and its workers are gone; its kudos are nobody's.
         """
         caller = await auth.account(req, self._accounts)
         user = await users.find(self._log, _known(user_id))
@@ -549,7 +557,11 @@ class UserRoute:
             check_changeable(user.id)
         elif caller.anonymous or caller.username not in self._admins:
             raise NotAdmin
-        await delete_account(self._log, user.id)
+        workers = await self._people.worker_ids(user.id)
+        leaving = leave(self._log, self._messages, user, workers)
+        await asyncio.shield(
+            asyncio.ensure_future(leaving)
+        )  # all of it, if its caller stays or not
         self._accounts.forget(user.id)
         resp.content_type = JSON
         resp.data = _encode(DeletedUser(user.id, user.username))

@@ -18,6 +18,7 @@ from handlers.accounts import Account
 from handlers.copies import Copy
 from handlers.errors import BadRequest, MessageNotFound, NotModerator, NotOwner
 from handlers.log import Log
+from handlers.users import User
 from handlers.workers import Known, owned
 
 MOST = 200
@@ -117,6 +118,14 @@ class Messages:
             raise NotModerator
         await self._run(id_, 0, "", b"")
         return left
+
+    async def forget(self, user: User) -> None:
+        """Take away what was told to the account's workers, and what it told to others."""
+        self._copy.outdated()
+        await self._copy.refresh()
+        for left in list(self._left):
+            if left.message.owner_id == user.id or left.message.origin == user.username:
+                await self._run(left.id, 0, "", b"")
 
     async def _run(self, id_: str, ms: int, owner: str, message: bytes) -> bytes:
         (until,) = await self._log.run(

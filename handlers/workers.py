@@ -149,6 +149,12 @@ async def delete_worker(
         raise NotOwner
     if await busy():
         raise Locked
+    position = await forget(log, worker)
+    logger.info("worker_deleted", worker_id=worker.id, position=position, user_id=account.id)
+
+
+async def forget(log: Log, worker: Known) -> str:
+    """Delete the worker, whoever wants it; return the position. Raise WorkerNotFound."""
     keys = log.keys
     try:
         (position,) = await log.run(
@@ -162,6 +168,4 @@ async def delete_worker(
         )
     except Refusal as refusal:
         raise WorkerNotFound from refusal
-    logger.info(
-        "worker_deleted", worker_id=worker.id, position=position.decode(), user_id=account.id
-    )
+    return position.decode()

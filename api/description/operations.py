@@ -620,7 +620,10 @@ OPERATIONS = (
         tag=_USERS,
         key=True,
         answers={200: Answer("It is gone.", users.DeletedUser)},
-        refusals=LIMITED + KEY + COMMAND + (AnonForbiddenUserMod, NotAdmin, UserNotFound),
+        refusals=LIMITED
+        + KEY
+        + COMMAND
+        + (AnonForbiddenUserMod, DatabaseUnavailable, NotAdmin, UserNotFound),
     ),
     Operation(
         path="/v2/sharedkeys",
