@@ -67,6 +67,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict]]:
     stand_in = SimpleNamespace(**{name: record(name) for name in names})
     stand_in.verify = record("verify", answer=False)
     stand_in.objects_check = record("objects_check", answer=True)
+    stand_in.archive_check = record("archive_check", answer=True)
     stand_in.demo = record("demo", answer=0)
     stand_in.mode = record("mode", {"maintenance": False})
     stand_in.timeout_set = record("timeout_set", {"ipaddr": "198.51.100.7", "seconds": 540})
@@ -108,7 +109,7 @@ def test_the_commands_are_those_that_operators_rely_on():
     assert {" ".join(path) for path in _all_commands(main)} == {
         "up", "info", "user", "user create", "user list", "user show", "user set", "user reset-key",
         "user delete", "worker", "settings", "migrate", "web", "projector",
-        "settler", "janitor", "archiver", "archive", "archive status", "rebuild", "verify", "log",
+        "settler", "janitor", "archiver", "archive", "archive status", "archive check", "rebuild", "verify", "log",
         "demo", "filters", "filters check",
         "mode", "timeout", "timeout set", "timeout list", "timeout clear",
         "kudos", "kudos grant", "ledger", "objects", "objects check",
@@ -130,6 +131,7 @@ def test_the_commands_are_those_that_operators_rely_on():
         (["janitor", "--take", "1"], "janitor", {"take": 1}),
         (["archiver", "--take", "1"], "archiver", {"take": 1}),
         (["archive", "status", "--json"], "archive_status", {"as_json": True}),
+        (["archive", "check"], "archive_check", {"as_json": False}),
         (["rebuild", "state"], "rebuild", {"what": "state"}),
         (["log"], "log", WHOLE_LOG),
         (
