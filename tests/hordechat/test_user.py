@@ -11,19 +11,23 @@ from click.testing import CliRunner, Result
 
 from handlers.accounts import Accounts
 from handlers.errors import InvalidAPIKey
+from handlers.limits import Limits
 from handlers.log import Log
+from handlers.replay import keys_of
 from hordechat import commands, settings
 from hordechat.cli import main
 from hordechat.opening import open_log
+from projections.rebuild import rebuild
+from tests.handlers.pool import Pool
 from tests.spec import spec
 
 SECRET = "x"
 
 
 @pytest.fixture
-def environ(begun_url: str) -> dict[str, str]:
-    """What names an empty log."""
-    named = {"REDIS_URL": begun_url, "DATABASE_URL": "postgresql://unused"}
+def environ(begun_url: str, migrated_url: str) -> dict[str, str]:
+    """What names an empty log, and tables without rows."""
+    named = {"REDIS_URL": begun_url, "DATABASE_URL": migrated_url}
     return {**named, "HORDE_SECRET": SECRET}
 
 
@@ -111,6 +115,25 @@ def test_an_operator_opens_shows_changes_and_deletes_accounts(environ: dict[str,
     }
     assert _owner_of(environ, fresh) is None
     assert len(_told(environ, "list")) == 2
+
+
+def test_a_deleted_account_takes_its_workers_along(environ: dict[str, str]) -> None:
+    async def serve(log: Log) -> int:
+        pool = await Pool.opened(log, Limits())
+        await pool.worker("hers")
+        return pool.owner.id
+
+    async def workers(log: Log) -> list[str]:
+        return [key for key in await keys_of(log, 0, "state") if ":worker:" in key]
+
+    with_log, given = commands._with_log, settings.load(environ)
+    owner = with_log(given, serve)
+    rebuild("eligibility", redis_url=given.redis_url, database_url=given.database_url, partitions=1)
+    assert len(with_log(given, workers)) == 1
+
+    _told(environ, "delete", str(owner), "--yes")
+
+    assert with_log(given, workers) == []
 
 
 def test_an_account_that_is_none_is_told_in_a_sentence(environ: dict[str, str]) -> None:
