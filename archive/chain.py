@@ -23,13 +23,21 @@ def following(segments: Iterable[Segment], number: int, after: Position) -> list
 
 
 def leading_to(segments: Iterable[Segment], end: Position, beyond: int) -> list[Segment]:
-    """The way that comes from farthest back and ends at `end`, with the event in front of number
-    `beyond`. Empty where none ends there."""
-    ways: dict[int, list[Segment]] = {beyond: []}
-    for each in sorted(segments, key=lambda segment: (-segment.beyond, segment.number)):
-        way = ways.get(each.beyond)
-        if way is None:
-            continue
-        if each.last < way[0].first if way else each.last == end:
-            ways.setdefault(each.number, [each, *way])
-    return ways[min(ways)]
+    """The way that ends at `end`, with the event in front of number `beyond`, as far back as there
+    is one. Empty where nothing ends there.
+
+    Of several that end at the same event the shortest is taken: an archiver begins where another
+    ended, so that is what was counted on. It depends on nothing else, so that two who look at
+    different times never take what the other leaves.
+    """
+    way: list[Segment] = []
+    ending: dict[int, list[Segment]] = {}
+    for each in segments:
+        ending.setdefault(each.beyond, []).append(each)
+    while found := [
+        each
+        for each in ending.get(way[0].number if way else beyond, ())
+        if (each.last < way[0].first if way else each.last == end)
+    ]:
+        way.insert(0, max(found, key=lambda segment: (segment.number, segment.digest)))
+    return way

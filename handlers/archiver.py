@@ -237,6 +237,25 @@ class Archiver:
         except WrongArchive as error:
             raise ArchiveForeign(str(error)) from error
         place = await self._books.place(self._partition)
+        try:
+            found, end, number = await self._agreed(place)
+        except Stuck as error:
+            if await self._books.place(self._partition) != place:
+                raise Interrupted from error  # another was at it meanwhile, and trimmed
+            raise
+        if end != place:
+            if not await self._books.move(self._partition, place, end):
+                raise Interrupted
+            logger.info("archive_adopted", partition=self._partition, position=str(end))
+        self._reached, self._number = end, number
+        self._sure.clear()
+        self._sure.append(_earlier(end))
+        await self._sweep(found)
+        self._unswept = True
+
+    async def _agreed(self, place: Position) -> tuple[list[Segment], Position, int]:
+        """What the archive has there, where what it and the log agree on ends, and the number of
+        the event that comes behind. Raise Stuck."""
         here = await stretch(self._log, self._partition)
         try:
             found, way, number = await self._known(place, here)
@@ -247,17 +266,7 @@ class Archiver:
         await self._check_joins(end, here)
         if end < place:
             raise ArchiveBroken(f"it ends at {end}, and was archived up to {place}")
-        if end != place:
-            if not await self._books.move(self._partition, place, end):
-                raise Interrupted
-            logger.info(
-                "archive_adopted", partition=self._partition, segments=len(way), position=str(end)
-            )
-        self._reached, self._number = end, number
-        self._sure.clear()
-        self._sure.append(_earlier(end))
-        await self._sweep(found)
-        self._unswept = True
+        return found, end, number
 
     async def _known(
         self, place: Position, here: Stretch
@@ -447,6 +456,8 @@ class Archiver:
         way = leading_to(found, self._reached, self._number)
         begin = way[0].number if way else self._number
         left = [each for each in found if begin <= each.number < self._number and each not in way]
+        if left and await self._books.place(self._partition) != self._reached:
+            raise Interrupted
         for each in left:
             for segment in way:
                 if segment.number < each.beyond and each.number < segment.beyond:

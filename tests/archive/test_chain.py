@@ -30,13 +30,14 @@ def test_numbers_alone_make_no_way() -> None:
     ]
 
 
-def test_the_way_up_to_an_end_comes_from_farthest_back() -> None:
-    found = [of(1, 3), of(2, 5), of(4, 6), of(4, 5), of(6, 9), of(7, 9), of(10, 12)]
+def test_the_way_up_to_an_end_takes_the_shortest_wherever_one_looks_from() -> None:
+    found = [of(1, 3), of(2, 5), of(4, 6), of(4, 5), of(6, 9), of(7, 9), of(4, 9), of(10, 12)]
 
-    way = leading_to(found, Position(9, 0), 10)
+    whole = leading_to(found, Position(9, 0), 10)
 
-    assert [way[0], way[-1].last] == [of(1, 3), Position(9, 0)]
-    assert [each.number for each in way[1:]] == [each.beyond for each in way[:-1]]
+    assert whole == [of(1, 3), of(4, 6), of(7, 9)]
+    assert leading_to(found, Position(12, 0), 13) == [*whole, of(10, 12)]
+    assert leading_to(found[1:], Position(9, 0), 10) == whole[1:]
+    assert leading_to(found[::-1], Position(9, 0), 10) == whole
     assert leading_to(found, Position(8, 0), 10) == []
     assert leading_to(found, Position(7, 0), 8) == []
-    assert leading_to([of(2, 5), of(6, 9)], Position(9, 0), 10) == [of(2, 5), of(6, 9)]
