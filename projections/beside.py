@@ -12,6 +12,7 @@ noticing. A build that dies anywhere leaves the live model as it was; the next o
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -40,6 +41,17 @@ _LOCK = "200ms"  # readers wait behind us while we wait for those before us
 _QUIET_LOCK = "5s"  # the same for a lock that only maintenance minds
 _AGAIN_S = (0.2, 5.0)  # first and longest pause before the next try to switch
 _AWAY_S = 0.5  # before another look for Redis
+
+_HOLDERS = """
+SELECT DISTINCT format('process %%s (%%s) uses %%s since %%s', a.pid,
+    coalesce(nullif(a.application_name, ''), a.usename), c.relname,
+    date_trunc('second', a.xact_start))
+FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_stat_activity a USING (pid)
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE l.granted AND a.pid <> pg_backend_pid() AND n.nspname = %s AND c.relname = ANY (%s)
+    AND a.xact_start < now() - interval '200 milliseconds'
+ORDER BY 1
+"""
 
 logger = structlog.get_logger()
 
@@ -118,7 +130,7 @@ def rebuild_beside(
                     build.waits(error)
                     time.sleep(_AWAY_S)
         except BaseException:
-            if not connected.closed:
+            with contextlib.suppress(psycopg.Error):  # the next one will
                 build.drop()
             raise
 
@@ -159,7 +171,7 @@ class _Build:
     def _make(self) -> None:
         name = self._projection.name
         with self._session.transaction():
-            self._session.execute("SELECT pg_advisory_xact_lock(%s)", (migrate.LOCK,))
+            self._session.execute("SELECT pg_advisory_xact_lock_shared(%s)", (migrate.LOCK,))
             for table in self._projection.tables:
                 if others := shapes.dependants(self._session, self._live, table):
                     raise CannotReplace(f"{', '.join(others)} would be left with the old {table}")
@@ -175,7 +187,8 @@ class _Build:
             self._session.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(self._schema)))
             for table in self._projection.tables:
                 shapes.copy(self._session, table, of=self._live, to=self._schema)
-            self._check_shapes()
+                if not self._alike(table):
+                    raise CannotReplace(f"{table} has what a copy of it does not get")
             for partition in self._partitions:
                 checkpoint.ensure(self._session, name, partition)  # a row to hold still at the end
                 checkpoint.ensure(self._session, self._name, partition)
@@ -200,11 +213,14 @@ class _Build:
 
     def _check_shapes(self) -> None:
         for table in self._projection.tables:
-            live, built = (
-                shapes.shape(self._session, schema, table) for schema in (self._live, self._schema)
-            )
-            if live != built:
+            if not self._alike(table):
                 raise TablesChanged(table)
+
+    def _alike(self, table: str) -> bool:
+        live, built = (
+            shapes.shape(self._session, schema, table) for schema in (self._live, self._schema)
+        )
+        return live == built
 
     # events
 
@@ -224,13 +240,15 @@ class _Build:
             self._session.execute(
                 sql.SQL("VACUUM (ANALYZE) {}").format(sql.Identifier(self._schema, table))
             )
-        pause = _AGAIN_S[0]
+        pause, said = _AGAIN_S[0], ""
         while True:
             self._catch_up(logs)
             try:
                 self._switch(logs)
             except _NotNow as error:
-                self._logger.info("switch waits", reason=str(error))
+                if str(error) != said:
+                    said = str(error)
+                    self._logger.info("switch waits", reason=said)
                 time.sleep(pause)
                 pause = min(2 * pause, _AGAIN_S[1])
             else:
@@ -259,7 +277,7 @@ class _Build:
             if deadline is not None and time.monotonic() > deadline:
                 raise _NotNow("the live model moves on too fast")
             try:
-                batch = partition_log.read(place, count=_BATCH)
+                batch = partition_log.read(place, count=_BATCH, wanted=self._projection.folds)
             except TailLost as error:
                 raise SetBack(str(error)) from error
             batch = [recorded for recorded in batch if recorded.position <= until]
@@ -329,8 +347,14 @@ class _Build:
         except BaseException as error:
             self._places, self._events = before
             if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
-                raise _NotNow(str(error).splitlines()[0]) from error
+                raise _NotNow(self._in_the_way()) from error
             raise
+
+    def _in_the_way(self) -> str:
+        """Who has held the live tables for longer than a query of ours takes."""
+        tables = list(self._projection.tables)
+        others = self._session.execute(_HOLDERS, (self._live, tables)).fetchall()
+        return "; ".join(told for (told,) in others) or "the live tables are in use"
 
     def _prepare(self) -> None:
         """All that can be done while nobody waits."""
@@ -339,7 +363,7 @@ class _Build:
         for schema in (self._live, self._schema):
             self._lock(schema, "SHARE UPDATE EXCLUSIVE", _QUIET_LOCK)
         row = self._session.execute(
-            "SELECT pg_try_advisory_xact_lock(%s)", (migrate.LOCK,)
+            "SELECT pg_try_advisory_xact_lock_shared(%s)", (migrate.LOCK,)
         ).fetchone()
         if not row or not row[0]:
             raise _NotNow("migrations run")

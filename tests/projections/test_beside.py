@@ -20,7 +20,7 @@ from psycopg import sql
 from archive.archive import HistoryLost
 from events.base import START, Position
 from events.keys import CHANNEL_PROJECTED, Keys
-from projections import checkpoint, session, shapes, status
+from projections import accounts, beside, checkpoint, session, shapes, status
 from projections.beside import (
     AnotherBuild,
     Built,
@@ -37,6 +37,7 @@ from projections.models import PROJECTIONS
 from projections.projector import Projector, step
 from projections.session import Session
 from projections.status import STATUS
+from tests.logged import logged
 from tests.orphans import leave_none
 from tests.projections.conftest import TABLES, Given, catch_up, eventually, rows, wipe
 from tests.projections.histories import Story, append, random_story
@@ -141,28 +142,45 @@ def test_it_announces_nothing(redis_url: str, url: str, given: Given, client: re
         eventually(heard)
 
 
+@pytest.mark.parametrize("name", PROJECTIONS)
 def test_a_projector_goes_on_in_the_new_tables_as_if_nothing_had_been(
-    redis_url: str, url: str, client: redis.Redis, keys: Keys, reader: Log, connected: Session
+    redis_url: str,
+    url: str,
+    client: redis.Redis,
+    keys: Keys,
+    reader: Log,
+    connected: Session,
+    name: str,
 ):
     """It stands in the middle of the log: the new rows are those of its place, not of the head."""
     story = random_story(42, 200)
     append(client, story.events, keys)
-    projector = Projector(STATUS, reader, connected)
+    projector = Projector(PROJECTIONS[name], reader, connected)
     projector.resume()
-    projector.step(count=90)
-    live = rows(connected)
+    while projector.position == START:
+        projector.step(count=90)
+    live, stands = rows(connected), projector.position
+    read = [connected.execute(every(table), prepare=True).fetchall() for table in TABLES]
 
-    assert build("status", redis_url, url).events == 90
+    built = build(name, redis_url, url).events
+
+    assert built == sum(position <= stands for position, _ in story.events)
     assert rows(connected) == live
+    assert [connected.execute(every(table), prepare=True).fetchall() for table in TABLES] == read
     while projector.step(count=30):
         pass
     projector.rest()
     whole = rows(connected)
 
     wipe(connected)
-    while step(STATUS, reader, connected):
+    while step(PROJECTIONS[name], reader, connected):
         pass
     assert whole == rows(connected)
+
+
+def every(table: str) -> sql.Composed:
+    """All rows, by a statement that the session has prepared."""
+    return sql.SQL("SELECT * FROM {} ORDER BY 1, 2, 3, 4").format(sql.Identifier(table))
 
 
 async def test_who_reads_his_own_writes_meanwhile_finds_them_each_time(
@@ -243,13 +261,15 @@ def test_a_reader_holds_the_switch_up_and_not_the_others(
     given(random_story(45, 100))
     live = rows(connected)
 
-    with reading(url):
+    with reading(url) as reader, logged(beside) as lines:
         builds = Building("status", redis_url, url)
         eventually(lambda: built_up_to(connected) > START)
         with session.connect(url, "other") as other:
             other.execute("SET statement_timeout = '600ms'")  # as a web process waits
             for _ in range(60):
                 other.execute("SELECT count(*) FROM waiting_prompts, processing_gens")
+        pid = reader.info.backend_pid
+        eventually(lambda: any(f"process {pid} (" in str(line.get("reason")) for line in lines))
         assert builds.runs
 
     assert builds.end().built is not None
@@ -516,6 +536,33 @@ def test_who_may_read_the_old_table_may_read_the_new_one(
         connected.execute("DROP OWNED BY reporter")
         connected.execute("DROP ROLE reporter")
         connected.execute("REVOKE ALL ON processing_gens FROM PUBLIC")
+
+
+async def test_a_check_of_the_books_that_waited_for_a_switch_sees_the_new_tables(
+    url: str, given: Given, connected: Session
+):
+    given(random_story(57, 100))
+    before = await accounts.stored(url, 0)
+    assert before.lines
+    with session.connect(url, "switch") as switching, switching.transaction():
+        switching.execute("LOCK TABLE ledger")
+        checking = asyncio.create_task(accounts.stored(url, 0))
+        async with asyncio.timeout(5):
+            while not is_waited_for(switching, connected):
+                await asyncio.sleep(0.01)
+        switching.execute("CREATE TEMPORARY TABLE kept ON COMMIT DROP AS SELECT * FROM ledger")
+        switching.execute("TRUNCATE ledger")  # as in a new table, all is of this transaction
+        switching.execute("INSERT INTO ledger SELECT * FROM kept")
+
+    assert await checking == before
+
+
+def is_waited_for(somebody: Session, connected: Session) -> bool:
+    found = connected.execute(
+        "SELECT FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))",
+        (somebody.info.backend_pid,),
+    )
+    return found.fetchone() is not None
 
 
 # a change of shape, as CONTRIBUTING has it
