@@ -14,13 +14,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from archive.archive import Archive
 from events import types
 from events.base import Event
 from events.keys import Keys
 from handlers.log import Log
 from handlers.replay import read_log
-from hordechat.datadir import free_port
+from hordechat import settings
+from hordechat.datadir import DataDir, free_port
 from hordechat.embedded import postgres, s3, valkey
+from hordechat.opening import archive_of
 from hordechat.process import Child, Service, wait_ready
 from lua.link import connect
 from tests.cluster import Cluster
@@ -121,10 +124,16 @@ class Pool:
         """Where Redis is, for whoever looks at it from outside."""
         return self.redis.url
 
+    def archive(self) -> Archive | None:
+        """Where the log goes on before Redis' part of it."""
+        return archive_of(settings.load(DataDir(self.up.data).read_environment()))
+
     @contextlib.asynccontextmanager
     async def log(self) -> AsyncIterator[Log]:
         """The event log, for a look."""
-        opened = Log(await connect(self.redis_url, timeout=10), self.keys, test=True)
+        opened = Log(
+            await connect(self.redis_url, timeout=10), self.keys, test=True, archive=self.archive()
+        )
         try:
             yield opened
         finally:

@@ -472,7 +472,9 @@ class Client:
         """
         deadline = time.monotonic() + PATIENCE
         while True:
-            assert time.monotonic() < deadline, f"not accepted: {self._book.unanswered}"
+            assert time.monotonic() < deadline, (
+                f"not accepted: {self._book.unanswered} {self._book.odd[-3:]}"
+            )
             self._sent += 1
             text = f"{self._name} {self._sent}"
             try:

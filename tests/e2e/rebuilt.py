@@ -79,5 +79,11 @@ def live_and_rebuilt(pool: Pool, name: str) -> tuple[dict[str, Any], dict[str, A
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {database}".encode())
     migrate(other)
-    rebuild(name, redis_url=pool.redis_url, database_url=other, partitions=PARTITIONS)
+    rebuild(
+        name,
+        redis_url=pool.redis_url,
+        database_url=other,
+        partitions=PARTITIONS,
+        archive=pool.archive(),
+    )
     return _rows(_url(pool), name), _rows(other, name)

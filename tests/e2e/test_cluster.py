@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -48,22 +49,26 @@ from tests.e2e.wire import Answer, Http
 
 pytestmark = pytest.mark.e2e
 
-TWICE = (
-    "projector status",
-    "projector eligibility",
-    "projector statistics",
-    "projector accounts",
-    "settler",
-    "janitor",
-)
+SHARED = ("projector status", "projector eligibility", "settler", "janitor", "archiver")
 """Each by two processes, of which each has its share of the partitions."""
-PROCFILE = "release: hordechat migrate\nweb: hordechat web\n" + "".join(
-    f"{what.replace(' ', '_')}_{which}: hordechat {what} --take 2\n"
-    for what in TWICE
-    for which in "ab"
-)
+ALONE = ("projector statistics", "projector accounts")
+"""The same where there is time."""
+
+
+def procfile(shared: Sequence[str], alone: Sequence[str]) -> str:
+    """Two processes of the former, one of the latter."""
+    lines = ["release: hordechat migrate", "web: hordechat web"]
+    for what in shared:
+        name = what.replace(" ", "_")
+        lines += (f"{name}_{which}: hordechat {what} --take 2" for which in "ab")
+    lines += (f"{what.replace(' ', '_')}: hordechat {what}" for what in alone)
+    return "\n".join(lines) + "\n"
+
+
 TAKEOVER_SECONDS = 6.0
 SLOWEST_SECONDS = 3.0
+GAP_SECONDS = 8.0
+HITS = ("kill", "pause")
 SILENCES = {"submit", "status", "cancel", "pop", "progress", "reply"}
 """What the book counts calls as that got no answer at all."""
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -71,28 +76,39 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments
 TEXT = "/v2/generate/text/async"
 
 
-@pytest.fixture(scope="module")
+class Site(NamedTuple):
+    """The service, the cluster that it runs on, and how often its nodes are hit."""
+
+    pool: Pool
+    nodes: Cluster
+    rounds: int
+
+
+@pytest.fixture(scope="module", params=["once", pytest.param("often", marks=pytest.mark.soak)])
 def clustered(
-    tmp_path_factory: pytest.TempPathFactory, e2e_postgres: Server
-) -> Iterator[tuple[Pool, Cluster]]:
-    """The service on the cluster, and the cluster."""
-    folder = tmp_path_factory.mktemp("e2e-three-nodes")
-    # A primary that took over wants a replica, too, before it takes writes.
-    nodes = Cluster(folder / "nodes", replicas=(2, 0, 0))
-    with serving_pool(folder, nodes, e2e_postgres, procfile=PROCFILE) as pool:
-        yield pool, nodes
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    e2e_postgres: Server,
+) -> Iterator[Site]:
+    """A running service. A primary that took over wants a replica, too, before it takes writes."""
+    often = request.param == "often"
+    folder = tmp_path_factory.mktemp(f"e2e-nodes-{request.param}")
+    nodes = Cluster(folder / "nodes", replicas=(2, 2, 2) if often else (2, 0, 0))
+    processes = procfile((*SHARED, *ALONE), ()) if often else procfile(SHARED, ALONE)
+    with serving_pool(folder, nodes, e2e_postgres, procfile=processes) as pool:
+        yield Site(pool, nodes, 3 if often else 0)
 
 
 @pytest.fixture
-def pool(clustered: tuple[Pool, Cluster]) -> Pool:
+def pool(clustered: Site) -> Pool:
     """The service."""
-    return clustered[0]
+    return clustered.pool
 
 
 @pytest.fixture
-def nodes(clustered: tuple[Pool, Cluster]) -> Cluster:
+def nodes(clustered: Site) -> Cluster:
     """The cluster."""
-    return clustered[1]
+    return clustered.nodes
 
 
 # every flow
@@ -211,11 +227,11 @@ async def _time_passes(pool: Pool, desk: Desk) -> None:
     async with pool.log() as log:
         opened = [e for e in await pool.events() if isinstance(e, types.AccountOpened)]
         user = next(event.user_id for event in opened if event.name == "client")
+        given = await _given(pool)
         await change_account(log, user, Change(monthly_kudos=5 * KUDOS))
-        for days in (0, 32):
-            before = await _given(pool)
-            await pool.pass_time(days * 86_400)
-            await eventually(lambda: _more_given(pool, before), 10, "kudos of the month")  # noqa: B023
+        for months in (1, 2):  # at once, and a month later
+            await eventually(lambda: _so_many(pool, given + months), 10, "kudos of the month")  # noqa: B023
+            await pool.pass_time(32 * 86_400 * (months == 1))
         await eventually(lambda: _ended(pool, types.Expired, expiring), 10, "its expiry")
         await change_account(log, user, Change(monthly_kudos=0))
         await known(pool.up.url, pool.owner, pool.client)
@@ -239,21 +255,21 @@ async def _given(pool: Pool) -> int:
     return sum(isinstance(event, types.Granted) for event in await pool.events())
 
 
-async def _more_given(pool: Pool, before: int) -> bool:
-    return await _given(pool) > before
+async def _so_many(pool: Pool, given: int) -> bool:
+    return await _given(pool) == given
 
 
 # whoever dies
 
 
 async def test_others_take_over_from_processes_that_die(pool: Pool) -> None:
-    """A projector, a settler and a janitor at once; what they did is done once."""
+    """A projector, a settler, a janitor and an archiver at once; what they did is done once."""
     await known(pool.up.url, pool.owner, pool.client)
     book, load = Book(), Load(pool, f"over {time.monotonic()}")
     async with load.running(book):
         await eventually(lambda: len(book.ended) > 10, 20, "replies")
         killed = time.monotonic()
-        for name in ("projector_status_a", "settler_a", "janitor_a"):
+        for name in ("projector_status_a", "settler_a", "janitor_a", "archiver_a"):
             os.kill(pool.up.pid(name), signal.SIGKILL)
         await eventually(
             lambda: _moved_since(pool, killed, book), 20, "requests of every partition"
@@ -283,6 +299,7 @@ class Load:
         self._pool = pool
         self._name = name
         self._size = size
+        self._payers: list[str] = []
         self._clients: list[Client] = []
         self._workers: list[Worker] = []
 
@@ -290,7 +307,12 @@ class Load:
     async def running(self, book: Book) -> AsyncIterator[None]:
         """Under load; at the end, every request is followed to its own."""
         up, names = self._pool.up, [f"{self._name} {n}" for n in range(self._size)]
-        self._clients = [Client(up.url, self._pool.client, book, name) for name in names]
+        # Accounts of each partition: what one submits needs the partition of its account, too.
+        opened = await up.accounts(*(f"payer {name}" for name in names[:PARTITIONS]))
+        self._payers = [key for _, key in sorted(opened, key=lambda each: each[0] % PARTITIONS)]
+        self._clients = [
+            Client(up.url, self._payers[n % PARTITIONS], book, name) for n, name in enumerate(names)
+        ]
         self._workers = [Worker(up.url, self._pool.owner, book, name, wait=2) for name in names]
         enough = asyncio.Event()
         async with working(self._workers):
@@ -303,6 +325,17 @@ class Load:
             finally:
                 enough.set()
                 await asyncio.gather(*runs)
+
+    def longest_gap(self, partition: int, book: Book, since: float) -> float:
+        """The longest that one who pays from an account of this partition waited for a request of
+        its own to be accepted."""
+        texts = [f"{self._name} {n} " for n in range(partition, self._size, PARTITIONS)]
+        gaps = []
+        for mine in texts:
+            times = [at for text, at in book.accepted_at.items() if text.startswith(mine)]
+            times = [since, *(at for at in sorted(times) if at > since), time.monotonic()]
+            gaps += [after - before for before, after in itertools.pairwise(times)]
+        return max(gaps)
 
     def slowest(self) -> float:
         """Seconds of the slowest answer beyond what was to be waited."""
@@ -321,40 +354,87 @@ class Load:
         assert not book.unanswered.keys() & SILENCES, book.unanswered
 
 
-async def _fails_over(pool: Pool, nodes: Cluster, lost: Node, book: Book, load: Load) -> None:
-    """A primary is no more: its replica takes its place, and all goes on by itself."""
+async def _fails_over(
+    pool: Pool, nodes: Cluster, partition: int, book: Book, load: Load, hit: Callable[[], None]
+) -> None:
+    """The primary of a partition is hit: another takes its place, and all goes on by itself."""
     started, accepted = time.monotonic(), set(book.accepted)
-    lost.kill()
+    hit()
     await asyncio.to_thread(until, nodes.serves, 20, "another primary")
     promoted = time.monotonic()
     meanwhile = len(set(book.accepted) - accepted)
     await eventually(lambda: _moved_since(pool, promoted, book), 20, "every partition")
+    gap = load.longest_gap(partition, book, started)
     print(
         f"another primary after {promoted - started:.1f} s, {meanwhile} requests accepted until "
-        f"then; all partitions serve after {time.monotonic() - started:.1f} s; "
-        f"slowest answer {load.slowest():.2f} s; {dict(book.unanswered)}"
+        f"then; all partitions serve after {time.monotonic() - started:.1f} s; payers of this one "
+        f"waited {gap:.1f} s; slowest answer {load.slowest():.2f} s; {dict(book.unanswered)}"
     )
+    assert gap < GAP_SECONDS
+    assert load.slowest() < SLOWEST_SECONDS
     assert meanwhile > 0
 
 
 async def test_a_primary_that_is_killed_under_load_costs_seconds(
-    pool: Pool, nodes: Cluster
+    pool: Pool, nodes: Cluster, clustered: Site
 ) -> None:
-    """And its replica that is killed then costs writes until it is back."""
+    """It comes back as a replica of the one that took its place. (The long form: every primary in
+    turn is killed, and made to hang.)"""
     await known(pool.up.url, pool.owner, pool.client)
-    lost = nodes.primary_of(pool.keys.events(3))
     book, load = Book(), Load(pool, f"node {time.monotonic()}")
+    hits = [(3, "kill")]
+    hits += [(n, how) for _ in range(clustered.rounds) for n in (0, 1, 3) for how in HITS]
     async with load.running(book):
-        await eventually(lambda: len(book.ended) > 10, 20, "replies")
-        await _fails_over(pool, nodes, lost, book, load)
-        # It comes back as a replica of the one that took its place.
-        lost.start()
-        await asyncio.to_thread(until, lambda: lost.role() == "slave", 20, "a replica")
-    assert load.slowest() < SLOWEST_SECONDS
+        for partition, how in hits:
+            ended = len(book.ended)
+            await eventually(lambda: len(book.ended) > ended + 10, 20, "replies")  # noqa: B023
+            lost = nodes.primary_of(pool.keys.events(partition))
+            refused = book.unanswered["submit 503 RedisUnavailable"]
+            await _fails_over(pool, nodes, partition, book, load, getattr(lost, how))
+            assert book.unanswered["submit 503 RedisUnavailable"] > refused
+            lost.start() if how == "kill" else lost.resume()
+            await asyncio.to_thread(until, lambda: _joined(nodes, lost), 20, "a replica")  # noqa: B023
     events = await await_paid(pool.up.run()["database_url"], pool.events)
     load.check(book, events)
-    assert "no difference" in await asyncio.to_thread(pool.up.cli, "verify")
     await eventually(lambda: caught_up(pool), 20, "the read models")
     for name in TABLES:
         live, rebuilt = await asyncio.to_thread(live_and_rebuilt, pool, name)
         assert differences(live, rebuilt) == []
+    if clustered.rounds:
+        assert "events" in await asyncio.to_thread(pool.up.cli, "rebuild", "state")
+        await asyncio.to_thread(pool.up.cli, "rebuild", "status")
+        await serving(pool.up.url, pool.client, pool.keys, 20)
+
+
+def _joined(nodes: Cluster, node: Node) -> bool:
+    """Whether it is a replica that has what its primary has."""
+    info = node.ask("INFO", "replication")
+    return bool(info) and info["role"] == "slave" and info["master_link_status"] == "up"
+
+
+async def test_without_replicas_nothing_is_accepted_and_what_was_is_read(
+    pool: Pool, nodes: Cluster
+) -> None:
+    await known(pool.up.url, pool.owner, pool.client)
+    name = f"lone {time.monotonic()}"
+    opened = await pool.up.accounts(*(f"{name} {n}" for n in range(PARTITIONS)))
+    key = next(key for user_id, key in opened if user_id % PARTITIONS == 3)
+    replicas = nodes.replicas_of(nodes.primary_of(pool.keys.events(3)))
+    async with Http(pool.up.url, key) as client:
+        queued = await client.call("POST", CHAT, chat(name))
+        assert queued.status == 202, queued
+        for node in replicas:
+            node.kill()
+
+        refused = await client.call("POST", CHAT, chat(name))
+        read = await client.call("GET", status_of(queued.body["id"]))
+
+        assert (refused.status, refused.rc) == (503, "RedisUnavailable"), refused
+        assert refused.headers["retry-after"]
+        assert max(refused.seconds, read.seconds) < SLOWEST_SECONDS
+        assert (read.status, read.body["waiting"]) == (200, 1), read
+        for node in replicas:
+            node.start()
+        await asyncio.to_thread(until, nodes.serves, 20, "replicas")
+        assert (await client.call("DELETE", status_of(queued.body["id"]))).status == 200
+    await serving(pool.up.url, pool.client, pool.keys, 20)
