@@ -25,16 +25,14 @@ from psycopg import sql
 from archive.archive import Archive, ArchiveUnavailable
 from events.base import START, Position
 from events.keys import Keys
-from projections import changes, checkpoint, log, migrate, session, shapes
+from projections import ahead, changes, checkpoint, log, migrate, session, shapes
 from projections.checkpoint import Checkpoint, Stop
-from projections.log import Log, TailLost
+from projections.log import Log, TailLost, asked_for
 from projections.models import PROJECTIONS
 from projections.node import Nodes
 from projections.projection import Projection
 from projections.session import Session
 
-_BATCH = 500
-_TOLD_S = 5.0  # between lines that say how far it has come
 _CLOSE_S = 0.5  # a round that took less has caught up, but for what came meanwhile
 _HOLD_S = 0.25  # for what is still to be folded while the live projectors wait
 _LOCK = "200ms"  # readers wait behind us while we wait for those before us
@@ -99,8 +97,11 @@ def rebuild_beside(
     database_url: str,
     partitions: int,
     archive: Archive | None = None,
+    tell_s: float = 5.0,
 ) -> Built:
     """Fold the whole log into new tables beside the live ones, then switch to them.
+
+    tell_s  seconds between lines of the log that say how far it is
 
     Redis and the archive away are waited out once the build has begun. Raise psycopg.Error,
     RedisError or a Stop where it cannot go on; the live model is as it was then, and to call it
@@ -108,7 +109,7 @@ def rebuild_beside(
     """
     keys, nodes = Keys(partitions), Nodes(redis_url)
     with session.connect(database_url, f"beside_{projection_name}") as connected:
-        build = _Build(PROJECTIONS[projection_name], keys, connected)
+        build = _Build(PROJECTIONS[projection_name], keys, connected, tell_s)
         with nodes.connect() as client:
             client.ping()
         build.begin()
@@ -116,13 +117,8 @@ def rebuild_beside(
             while True:
                 try:
                     with ExitStack() as stack:
-                        logs = [
-                            Log(
-                                stack.enter_context(nodes.connect(keys.events(each))),
-                                keys,
-                                each,
-                                archive,
-                            )
+                        logs: list[Log] = [
+                            stack.enter_context(ahead.connect(nodes, keys, each, archive))
                             for each in keys.all()
                         ]
                         return build.run(logs)
@@ -140,7 +136,9 @@ class _NotNow(Exception):
 
 
 class _Build:
-    def __init__(self, projection: Projection, keys: Keys, connected: Session) -> None:
+    def __init__(
+        self, projection: Projection, keys: Keys, connected: Session, tell_s: float
+    ) -> None:
         self._projection = projection
         self._partitions = keys.all()
         self._session = connected
@@ -151,6 +149,7 @@ class _Build:
         self._events = 0
         self._began = self._told = time.monotonic()
         self._told_events = 0
+        self._tell_s = tell_s
         self._waited = -1  # how many events there were when a server was last found away
         self._logger = logger.bind(projection=projection.name)
 
@@ -263,28 +262,27 @@ class _Build:
             began = time.monotonic()
             for each in logs:
                 live = checkpoint.read(self._session, self._projection.name, each.partition)
-                self._fold(each, live.position)
+                for _ in self._fold(each, live.position):
+                    self._tell(logs)
             if time.monotonic() - began < _CLOSE_S:
                 return
             self._check_shapes()  # said now, not after hours
 
-    def _fold(self, partition_log: Log, until: Position, deadline: float | None = None) -> None:
-        """Up to and with the event at `until`. Raise _NotNow where that takes too long."""
+    def _fold(self, partition_log: Log, until: Position) -> Iterator[None]:
+        """Up to and with the event at `until`, a page each time."""
         partition = partition_log.partition
         if until < self._places[partition]:
             raise SetBack(f"{self._projection.name} of partition {partition}")
         while (place := self._places[partition]) < until:
-            if deadline is not None and time.monotonic() > deadline:
-                raise _NotNow("the live model moves on too fast")
             try:
-                batch = partition_log.read(place, count=_BATCH, wanted=self._projection.folds)
+                page = partition_log.read(place, count=ahead.PAGE, wanted=self._projection.folds)
             except TailLost as error:
                 raise SetBack(str(error)) from error
-            batch = [recorded for recorded in batch if recorded.position <= until]
-            if not batch:  # the log lost what the live model was made of, and that will notice too
+            page = [recorded for recorded in page if recorded.position <= until]
+            if not page:  # the log lost what the live model was made of, and that will notice too
                 raise SetBack(f"the log of partition {partition} does not reach {until}")
-            document = self._projection.fold(batch)
-            after = batch[-1].position
+            document = self._projection.fold(asked_for(page))
+            after = page[-1].position
             with self._as_told():
                 checkpoint.move(
                     self._session,
@@ -296,8 +294,8 @@ class _Build:
                     changes.encode(document) if document else "",
                 )
             self._places[partition] = after
-            self._events += len(batch)
-            self._tell(partition_log, until)
+            self._events += len(page)
+            yield
 
     @contextmanager
     def _as_told(self) -> Iterator[None]:
@@ -312,18 +310,16 @@ class _Build:
                     raise changed from error
             raise
 
-    def _tell(self, partition_log: Log, until: Position) -> None:
+    def _tell(self, logs: list[Log]) -> None:
+        """Say each few seconds how fast it goes, and how much there is still to fold."""
         now = time.monotonic()
-        if now - self._told < _TOLD_S:
+        if now - self._told < self._tell_s:
             return
-        place = self._places[partition_log.partition]
         self._logger.info(
             "builds beside",
-            partition=partition_log.partition,
-            position=str(place),
             events=self._events,
             per_second=round((self._events - self._told_events) / (now - self._told)),
-            seconds_behind=max(0, until.ms - place.ms) // 1000,
+            left=max(0, sum(each.written() for each in logs) - self._events),
         )
         self._told, self._told_events = now, self._events
 
@@ -339,9 +335,7 @@ class _Build:
         try:
             with self._session.transaction():
                 self._prepare()
-                for each in logs:
-                    until = self._hold(each.partition)
-                    self._fold(each, until, time.monotonic() + _HOLD_S)
+                self._close_up(logs)
                 self._lock(self._live, "ACCESS EXCLUSIVE", _LOCK)
                 self._change_over()
         except BaseException as error:
@@ -372,6 +366,14 @@ class _Build:
             if others := shapes.dependants(self._session, self._live, table):
                 raise _NotNow(f"somebody put {', '.join(others)} on {table}")
             shapes.share(self._session, table, of=self._live, to=self._schema)
+
+    def _close_up(self, logs: list[Log]) -> None:
+        """Hold the live model still, and fold up to where it stands."""
+        deadline = time.monotonic() + _HOLD_S
+        for each in logs:
+            for _ in self._fold(each, self._hold(each.partition)):
+                if time.monotonic() > deadline:
+                    raise _NotNow("the live model moves on too fast")
 
     def _hold(self, partition: int) -> Position:
         """Where the live model stands, and will until this transaction ends."""

@@ -105,6 +105,10 @@ class Log:
         answer: Any = self._client.xrevrange(self._key, count=1)
         return Position.parse(answer[0][0]) if answer else START
 
+    def written(self) -> int:
+        """How many events this log ever had."""
+        return self._counts()[0]
+
     def holds(self, position: Position) -> bool:
         """Whether a reader that stands at `position` can go on from there.
 
@@ -193,12 +197,17 @@ class Log:
         return next(self._archive.listed(self.partition), None) is not None
 
     def _trimmed(self) -> bool:
-        """Whether entries were ever removed: the server counts those it was given."""
+        """Whether entries were ever removed."""
+        given, held = self._counts()
+        return given != held
+
+    def _counts(self) -> tuple[int, int]:
+        """How many entries the stream was ever given, as the server counts, and how many it has."""
         try:
             info: Any = self._client.xinfo_stream(self._key)
         except redis.ResponseError:  # no such key: nothing was ever written, or all of it is gone
-            return False
-        return bool(info.get("entries-added", info["length"]) != info["length"])
+            return 0, 0
+        return int(info.get("entries-added", info["length"])), int(info["length"])
 
     def _decode(self, entries: Sequence[Entry], wanted: Wanted) -> list[Recorded]:
         partition = self.partition

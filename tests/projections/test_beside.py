@@ -142,6 +142,21 @@ def test_it_announces_nothing(redis_url: str, url: str, given: Given, client: re
         eventually(heard)
 
 
+def test_it_says_how_fast_it_is_and_what_is_left(
+    redis_url: str, url: str, client: redis.Redis, keys: Keys, reader: Log, connected: Session
+):
+    story = random_story(58, 40)
+    append(client, story.events, keys)
+    step(STATUS, reader, connected, count=30)  # what the live model has not read is left, too
+
+    with logged(beside) as lines:
+        rebuild_beside("status", redis_url=redis_url, database_url=url, partitions=1, tell_s=0)
+
+    told = [line for line in lines if line["event"] == "builds beside"]
+    assert [(line["events"], line["left"]) for line in told] == [(30, 10)]
+    assert told[0]["per_second"] > 0
+
+
 @pytest.mark.parametrize("name", PROJECTIONS)
 def test_a_projector_goes_on_in_the_new_tables_as_if_nothing_had_been(
     redis_url: str,
