@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from psycopg import sql
 from archive.archive import HistoryLost
 from events.base import START, Position
 from events.keys import CHANNEL_PROJECTED, Keys
+from hordechat.process import Service
 from projections import accounts, beside, checkpoint, session, shapes, status
 from projections.beside import (
     AnotherBuild,
@@ -37,9 +40,11 @@ from projections.models import PROJECTIONS
 from projections.projector import Projector, step
 from projections.session import Session
 from projections.status import STATUS
+from tests.handlers.shelf import archive_in
 from tests.logged import logged
 from tests.orphans import leave_none
 from tests.projections.conftest import TABLES, Given, catch_up, eventually, rows, wipe
+from tests.projections.cut import Cut, cut
 from tests.projections.histories import Story, append, random_story
 from tests.projections.test_runner import running
 
@@ -267,6 +272,31 @@ def test_the_rows_of_all_partitions_are_built(
     assert rows(connected) == live
 
 
+@pytest.mark.parametrize("name", ["status", "accounts"])
+def test_what_the_stream_has_no_more_comes_from_the_archive(
+    redis_url: str,
+    url: str,
+    client: redis.Redis,
+    keys: Keys,
+    given: Given,
+    connected: Session,
+    s3_server: Service,
+    name: str,
+):
+    archive = archive_in(s3_server, 1)
+    story = random_story(59, 120)
+    given(story)
+    live = rows(connected)
+    cut(Cut(client, keys, archive), (40, 30, 20))
+
+    built = rebuild_beside(
+        name, redis_url=redis_url, database_url=url, partitions=1, archive=archive
+    )
+
+    assert built.events == len(story.events)
+    assert rows(connected) == live
+
+
 # what is in the way
 
 
@@ -368,6 +398,31 @@ def test_one_that_is_killed_leaves_the_live_model_and_the_next_clears_up(
     build("status", redis_url, url)
 
     assert rows(connected) == now
+    assert leftovers(connected) == []
+
+
+@pytest.mark.soak
+def test_wherever_it_is_killed_the_live_model_is_whole_and_goes_on(
+    redis_url: str, url: str, given: Given, connected: Session
+):
+    story = random_story(60, 4000)
+    given(story)
+    choose = random.Random(60)
+
+    for _ in range(20):
+        story.submit()
+        given(story)
+        live = rows(connected)
+        process = start_process(redis_url, url)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(choose.uniform(0.3, 1.8))
+        process.kill()
+        process.wait()
+        eventually(lambda: session.is_free(connected, name_of("status"), 0))
+        assert rows(connected) == live
+
+    build("status", redis_url, url)
+    assert rows(connected) == live
     assert leftovers(connected) == []
 
 
