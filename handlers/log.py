@@ -10,7 +10,7 @@ import structlog
 
 from archive.archive import Archive
 from events.base import START, Position
-from events.keys import Keys
+from events.keys import PARTITIONS, Keys
 from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
 from lua.link import Argument, OutOfMemoryError, Redis, ResponseError, Unavailable
 from lua.scripts import Refusal, ScriptFailed, Scripts
@@ -106,8 +106,10 @@ class Log:
         return Position.parse(last[0][0]) if last else START
 
     async def begin(self) -> None:
-        """Mark every partition as one on which commands may run. Without that mark they are
-        refused: it is gone where Redis lost what it had."""
+        """Record how many partitions there are, where nobody did, and mark each as one on which
+        commands may run. Without that mark they are refused: it is gone where Redis lost what it
+        had."""
+        await self.read("SET", PARTITIONS, self.keys.partitions, "NX")
         await asyncio.gather(
             *(
                 self.read("HSETNX", self.keys.control(each), "last_ms", 0)

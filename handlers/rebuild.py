@@ -17,7 +17,6 @@ from archive import snapshots
 from archive.archive import Archive, HistoryLost
 from archive.segments import Raw, Segment, opened
 from events.base import START, Position
-from events.keys import PARTITIONS
 from handlers.cancel import expire
 from handlers.limits import Limits
 from handlers.log import Log
@@ -111,7 +110,7 @@ class _Rebuild:
             await log.read("HSET", log.keys.control(partition), "gate", "rebuild")
         rebuilt = [await self._one(partition) for partition in partitions]
         await self._set_clocks(rebuilt)
-        await log.read("SET", PARTITIONS, log.keys.partitions)
+        await log.begin()
         for partition in partitions:
             await log.read("HDEL", log.keys.control(partition), "gate")
         return rebuilt

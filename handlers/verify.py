@@ -1,10 +1,10 @@
 """Whether live hot state is what the log says: the log is folded into a scratch Redis and both are
 compared.
 
-It works beside running commands. An aggregate is compared at the very position that it held when it
-was read: the fold stops there for a moment. What has no position (due-sets, registries, fences) is
-compared by member at the log's end, and again for a while where it differs, since it may just have
-moved.
+It begins at the newest snapshot, which is a fold itself. It works beside running commands. An
+aggregate is compared at the very position that it held when it was read: the fold stops there for a
+moment. What has no position (due-sets, registries, fences) is compared by member at the log's end,
+and again for a while where it differs, since it may just have moved.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple
 
+from archive.archive import Archive
 from events.base import START, Position
 from handlers.log import Log, ResponseError
 from handlers.replay import Entry, fold, keys_of, read_log, replay
+from handlers.snapshots import put_newest
 
 ROUNDS = 20
 """How often what differs is looked at again, while commands go on."""
@@ -37,22 +39,30 @@ class Difference(NamedTuple):
         return f"{self.key} {self.field}: live {self.live!r}, folded {self.folded!r}"
 
 
-async def verify(live: Log, scratch: Log, *, rounds: int = ROUNDS) -> list[Difference]:
-    """Every difference between live state and the fold of its log.
+async def verify(
+    live: Log, scratch: Log, *, rounds: int = ROUNDS, whole: bool = False
+) -> list[Difference]:
+    """Every difference between live state and the fold of its log: from the newest snapshot on, or
+    of the `whole` log.
 
-    `scratch` is empty and keeps issued order.
+    `scratch` is empty and keeps issued order. Raise what `read_log` does.
     """
     await scratch.scripts.preload("replay_event")
+    archive = None if whole else live.archive
     found: list[Difference] = []
     for partition in live.keys.all():
-        found += await _Partition(live, scratch, partition, rounds).compare()
+        found += await _Partition(live, scratch, archive, partition, rounds).compare()
     return found
 
 
 class _Partition:
-    def __init__(self, live: Log, scratch: Log, partition: int, rounds: int) -> None:
+    def __init__(
+        self, live: Log, scratch: Log, archive: Archive | None, partition: int, rounds: int
+    ) -> None:
+        """`archive`: whose snapshots are used."""
         self._live = live
         self._scratch = scratch
+        self._archive = archive
         self._partition = partition
         self._rounds = rounds
         self._folded = START
@@ -77,13 +87,27 @@ class _Partition:
                     wanted.setdefault(Position.parse(fields["position"]), []).append((key, fields))
                 except (KeyError, ValueError):
                     doubtful.add(key)
-        async for page in read_log(self._live, self._partition):
+        base = await put_newest(self._archive, self._scratch, self._partition)
+        self._folded = base.position
+        # What did not change behind the snapshot is in it as it is: nothing is folded for these.
+        early = [position for position in wanted if position <= base.position]
+        doubtful |= await self._compare([each for at in early for each in wanted.pop(at)])
+        async for page in read_log(self._live, self._partition, base.position):
             doubtful |= await self._fold_and_compare(page, wanted)
         for aggregates in wanted.values():  # a position that no event has
             doubtful.update(key for key, _ in aggregates)
         folded = set(await keys_of(self._scratch, self._partition, "state"))
         live = set(await keys_of(self._live, self._partition, "state"))
         return doubtful | (folded ^ live)
+
+    async def _compare(self, aggregates: Sequence[tuple[str, Fields]]) -> set[str]:
+        """Those that are not so in the snapshot."""
+        differ: set[str] = set()
+        for first in range(0, len(aggregates), READ_AT_ONCE):
+            some = aggregates[first : first + READ_AT_ONCE]
+            there = await asyncio.gather(*(_hash(self._scratch, key) for key, _ in some))
+            differ |= {key for (key, was), now in zip(some, there, strict=True) if was != now}
+        return differ
 
     async def _fold_and_compare(
         self, page: Sequence[Entry], wanted: dict[Position, list[tuple[str, Fields]]]

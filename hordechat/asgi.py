@@ -92,7 +92,7 @@ class Service:
                 raise
             except Forgotten as error:  # until it is rebuilt, every route answers 503
                 if not forgotten:
-                    logger.error("redis_forgot", reason=str(error))
+                    logger.error("redis_forgot", reason=str(error))  # noqa: TRY400 - its sentence is all
                 forgotten = True
             except (RedisUnavailable, Unavailable, RedisError, OSError) as error:
                 if not away:

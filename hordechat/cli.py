@@ -348,14 +348,23 @@ def archiver(context: Context, take: int | None) -> None:
 @click.option(
     "--beside", is_flag=True, help="Build the model beside the live one, which serves meanwhile."
 )
-def rebuild(context: Context, what: str, beside: bool) -> None:
-    """Build anew from the event log: the hot state, or the read model NAME."""
+@click.option("--json", "as_json", is_flag=True, help="Print what came of the state as JSON.")
+def rebuild(context: Context, what: str, beside: bool, as_json: bool) -> None:
+    """Build anew from the event log: the hot state, or the read model NAME.
+
+    The state is folded from the newest snapshot, the archive and Redis; where Redis lost what it
+    held, it is told what is lost. Everybody gets 503 meanwhile. Where it is killed, run it again.
+    """
     if beside and what == "state":
         raise click.BadParameter("only a read model is built beside", param_hint="--beside")
+    if as_json and what != "state":
+        raise click.BadParameter("only of a rebuild of the state", param_hint="--json")
     given = context.settings("rebuild")
     from hordechat import commands
 
-    if beside:
+    if what == "state":
+        commands.rebuild_state(given, as_json=as_json)
+    elif beside:
         commands.rebuild_beside(given, name=what)
     else:
         commands.rebuild(given, what=what)

@@ -87,9 +87,8 @@ async def _begin(log: Log, settings: Settings) -> None:
             f"{known[0][1]} holds events. `hordechat rebuild state` brings back what was archived."
         )
     if unmarked or not await log.read("EXISTS", PARTITIONS):
-        await log.read("SET", PARTITIONS, log.keys.partitions, "NX")
-        await _check_partitions(log)
         await log.begin()
+        await _check_partitions(log)
 
 
 async def _known(settings: Settings, partitions: Sequence[int]) -> list[tuple[int, str]]:

@@ -14,8 +14,8 @@ _PARTITIONS = (
     "SELECT DISTINCT partition FROM checkpoints WHERE greatest(position_ms, signalled_ms) > 0"
 )
 _FARTHEST = (
-    "SELECT ms, seq FROM (SELECT position_ms, position_seq FROM checkpoints WHERE partition = %(p)s"
-    " UNION SELECT signalled_ms, signalled_seq FROM checkpoints WHERE partition = %(p)s) t (ms, seq)"
+    "SELECT position_ms AS ms, position_seq AS seq FROM checkpoints WHERE partition = %(p)s"
+    " UNION SELECT signalled_ms, signalled_seq FROM checkpoints WHERE partition = %(p)s"
     " ORDER BY ms DESC, seq DESC LIMIT 1"
 )
 _LINES = (

@@ -22,7 +22,7 @@ from handlers.errors import (
 from handlers.log import Log
 from handlers.passkeys import Passkeys, set_passkey
 from handlers.profiles import Profile, read_profile, set_profile
-from handlers.replay import rebuild_state
+from handlers.rebuild import rebuild_state
 from handlers.shared_keys import (
     Terms,
     change_shared_key,

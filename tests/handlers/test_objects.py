@@ -20,7 +20,7 @@ from handlers.decoy import Decoys
 from handlers.limits import Limits
 from handlers.log import Log
 from handlers.objects import Kept, messages_key
-from handlers.replay import rebuild_state
+from handlers.rebuild import rebuild_state
 from handlers.store import Place, Store
 from handlers.submit import abandon
 from handlers.verify import verify

@@ -8,7 +8,8 @@ import pytest
 
 from events.keys import EPHEMERAL
 from handlers.log import Log
-from handlers.replay import keys_of, rebuild_state
+from handlers.rebuild import rebuild_state
+from handlers.replay import keys_of
 from handlers.store import Place
 from handlers.verify import verify
 from tests.handlers.invariants import check_settled
@@ -105,7 +106,8 @@ async def test_every_command_does_what_the_model_does_and_every_request_comes_to
     assert await verify(pool.log, scratch) == []
     before = await _state(pool)
     folded = await rebuild_state(pool.log)
-    assert sum(folded.values()) == len(await pool.events())
+    assert sum(each.folded for each in folded) == len(await pool.events())
+    assert not any(each.lost or each.forgotten for each in folded)
     assert await _state(pool) == before
 
     await player.play(commands // 20)
