@@ -50,7 +50,7 @@ async def test_a_streamed_request_from_end_to_end_and_a_second_start(tmp_path: P
     assert "".join(posts) == TEXT
     assert len(posts) > 1
     lines = _log(up, request_id)
-    words = [line.split()[2] for line in lines]
+    words = [line.split()[3] for line in lines]
     assert [word for word in words if word not in UNTIMED] == LIFE
     assert TEXT not in "\n".join(lines)
     assert up.info()["url"] == up.url
@@ -81,7 +81,7 @@ def _log(up: Up, request_id: str) -> list[str]:
 
     def settled() -> bool:
         seen[:] = up.cli("log", "--request", request_id).splitlines()
-        return {"released", "charged"} <= {line.split()[2] for line in seen}
+        return {"released", "charged"} <= {line.split()[3] for line in seen}
 
     until(settled, 10, "the settler")
     return seen
