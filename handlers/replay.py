@@ -1,5 +1,5 @@
-"""Folding a log into hot state by the very code that made it: rebuilding state, and the scratch
-copy that verify needs."""
+"""Reading a log, archive and stream as one, and folding it into hot state by the very code that made
+that."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from events.keys import kind_of
 from events.touch import touched
 from handlers.log import Log
 from handlers.stream import holds, stretch
+from handlers.threads import Threads
 
 PAGE = 500
+RUN = 100
+"""Events that one script folds: a script costs as much to begin as an event costs."""
 
 
 class Entry(NamedTuple):
@@ -45,27 +48,30 @@ async def read_raw(
     log: Log, partition: int, after: Position = START
 ) -> AsyncGenerator[list[Raw], None]:
     """The same as stored: for who shows events, whether this build knows them or not."""
-    position = after
-    while True:
-        page = await _streamed(log, partition, position, told=position != after)
-        if page is None:
-            behind = position
-            async for archived in _archived(log, partition, position):
-                yield archived
-                position = archived[-1].position
-            if position == behind:
-                raise HistoryLost(
-                    f"neither {log.keys.events(partition)} nor the archive goes on at {position}"
-                )
-        elif page:
-            yield page
-            position = page[-1].position
-        else:
-            return
+    threads = Threads(1, waiting=1, name="archive")
+    try:
+        position = after
+        while True:
+            page = await _streamed(log, threads, partition, position, told=position != after)
+            if page is None:
+                behind = position
+                async for archived in _archived(log, threads, partition, position):
+                    yield archived
+                    position = archived[-1].position
+                if position == behind:
+                    stream = log.keys.events(partition)
+                    raise HistoryLost(f"neither {stream} nor the archive goes on at {position}")
+            elif page:
+                yield page
+                position = page[-1].position
+            else:
+                return
+    finally:
+        threads.close()
 
 
 async def _streamed(
-    log: Log, partition: int, position: Position, *, told: bool
+    log: Log, threads: Threads, partition: int, position: Position, *, told: bool
 ) -> list[Raw] | None:
     """A page of the stream; None where it does not hold all that comes behind `position`.
 
@@ -82,29 +88,31 @@ async def _streamed(
     held = await stretch(log, partition)
     if held.events and held.first <= position:
         return page[:PAGE]
-    if held.whole and await _begins_with(log, partition, position):
+    if held.whole and await _begins_with(log, threads, partition, position):
         return page[:PAGE]
     return None
 
 
-async def _begins_with(log: Log, partition: int, position: Position) -> bool:
+async def _begins_with(log: Log, threads: Threads, partition: int, position: Position) -> bool:
     """Whether a stream that was never trimmed has what the archive has behind `position`: one that
     was begun anew, after Redis lost all, has not."""
     if log.archive is None:
         return True
     archived = log.archive.listed(partition, position)
-    first = await asyncio.to_thread(next, archived, None)
+    first = await threads.run(lambda: next(archived, None))
     if first is None:
         return True
     return await holds(log, partition, first.first)
 
 
-async def _archived(log: Log, partition: int, position: Position) -> AsyncIterator[list[Raw]]:
+async def _archived(
+    log: Log, threads: Threads, partition: int, position: Position
+) -> AsyncIterator[list[Raw]]:
     """What the archive has behind a position: a segment at a time, told in pages."""
     if log.archive is None:
         return
     segments = log.archive.read(partition, position)
-    while entries := await asyncio.to_thread(next, segments, None):
+    while entries := await threads.run(lambda: next(segments, None)):
         for first in range(0, len(entries), PAGE):
             yield entries[first : first + PAGE]
         del entries  # or it would be held while the next one is opened
@@ -112,38 +120,37 @@ async def _archived(log: Log, partition: int, position: Position) -> AsyncIterat
 
 async def fold(target: Log, entries: Sequence[Entry]) -> None:
     """Apply entries of one partition to `target`'s hot state, in order."""
+    runs = [entries[first : first + RUN] for first in range(0, len(entries), RUN)]
     if target.redis.ordered:
-        await asyncio.gather(*(replay(target, entry) for entry in entries))
+        await asyncio.gather(*(_replay(target, run) for run in runs))
     else:
-        for entry in entries:
-            await replay(target, entry)
+        for run in runs:
+            await _replay(target, run)
 
 
 async def replay(target: Log, entry: Entry) -> None:
     """Apply one entry to `target`'s hot state."""
-    recorded = entry.recorded
-    roles: list[str] = []
-    lists: list[str] = []
+    await _replay(target, (entry,))
+
+
+async def _replay(target: Log, run: Sequence[Entry]) -> None:
     names: list[str] = []
-    for role, keys in touched(target.keys, recorded.partition, recorded.event).items():
-        if isinstance(keys, str):
-            roles.append(role)
-            names.append(keys)
-        else:
-            lists.append(role)
-            roles += [role] * len(keys)
-            names += keys
-    await target.run(
-        "replay_event",
-        recorded.partition,
-        {"roles": names},
-        {
-            "roles": ",".join(roles),
-            "lists": ",".join(lists),
-            "position": str(recorded.position),
-            "event": list(entry.fields),
-        },
-    )
+    flat: list[str | bytes] = []
+    for recorded, fields in run:
+        roles: list[str] = []
+        lists: list[str] = []
+        for role, keys in touched(target.keys, recorded.partition, recorded.event).items():
+            if isinstance(keys, str):
+                roles.append(role)
+                names.append(keys)
+            else:
+                lists.append(role)
+                roles += [role] * len(keys)
+                names += keys
+        flat += (",".join(roles), ",".join(lists), str(recorded.position), str(len(fields)))
+        flat += fields
+    partition = run[0].recorded.partition
+    await target.run("replay_event", partition, {"roles": names}, {"run": flat})
 
 
 async def keys_of(log: Log, partition: int, *kinds: str) -> list[str]:
@@ -151,26 +158,3 @@ async def keys_of(log: Log, partition: int, *kinds: str) -> list[str]:
     path)."""
     found = {key async for key in log.redis.scan(log.keys.pattern(partition))}
     return sorted(key for key in found if kind_of(key) in kinds)
-
-
-async def rebuild_state(log: Log) -> dict[int, int]:
-    """Drop hot state and fold it again from the log; return events folded by partition.
-
-    Every command is refused (503) meanwhile. The gate outlives a crash: run it again. Streams and
-    content stay.
-    """
-    folded: dict[int, int] = {}
-    await log.scripts.preload("replay_event")
-    for partition in log.keys.all():
-        await log.read("HSET", log.keys.control(partition), "gate", "rebuild")
-    for partition in log.keys.all():
-        doomed = await keys_of(log, partition, "state")
-        for first in range(0, len(doomed), PAGE):
-            await asyncio.gather(*(log.read("UNLINK", key) for key in doomed[first : first + PAGE]))
-        folded[partition] = 0
-        async for page in read_log(log, partition):
-            await fold(log, page)
-            folded[partition] += len(page)
-    for partition in log.keys.all():
-        await log.read("HDEL", log.keys.control(partition), "gate")
-    return folded

@@ -1,14 +1,12 @@
 #!lua
---[[ replay_event: fold one event that is in a log already, by the code that made its state. Appends nothing.
+--[[ replay_event: fold a run of events that are in a log already, by the code that made its state. Appends nothing.
 
 KEYS[1] events   stream  horde:events
 KEYS[2] control  hash    horde:control
-KEYS[3..] roles  any     the keys that the event's apply touches
+KEYS[3..] roles  any     the keys that each event's apply touches, event after event
 
-ARGV[1] roles     names of KEYS[3..] in order, comma-joined; a role named twice is a list
-ARGV[2] lists     names of the roles that are lists, comma-joined
-ARGV[3] position
-ARGV[4..] event   flat fields as stored
+ARGV[1..] run    of each event: the names of its keys in order, comma-joined (one named twice is a list); which of these
+                 are lists, comma-joined; position; how many values come next; its flat fields as stored
 
 RETURNS {"OK"}
 REFUSES (nothing)
@@ -17,14 +15,22 @@ EVENTS  (none)
 -- use lib/emit
 -- use lib/ids
 -- use apply/*
-local roles, lists, position = ids_of(ARGV[1]), ids_of(ARGV[2]), ARGV[3]
-
-local keys = {}
-for _, role in ipairs(lists) do keys[role] = {} end
-for i, role in ipairs(roles) do
-  local key = KEYS[i + 2]
-  if type(keys[role]) == "table" then table.insert(keys[role], key) else keys[role] = key end
+local key, at = 3, 1
+local parsed = {} -- many events of a run name the same roles
+while at <= #ARGV do
+  local roles, lists, position, values = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  parsed[roles] = parsed[roles] or ids_of(roles)
+  local keys = {}
+  if lists ~= "" then
+    for _, role in ipairs(ids_of(lists)) do keys[role] = {} end
+  end
+  for _, role in ipairs(parsed[roles]) do
+    if type(keys[role]) == "table" then table.insert(keys[role], KEYS[key]) else keys[role] = KEYS[key] end
+    key = key + 1
+  end
+  local e = {}
+  for i = at + 4, at + 3 + values, 2 do e[ARGV[i]] = ARGV[i + 1] end
+  apply[e.type](keys, e, position, tonumber(string.match(position, "^(%d+)-")))
+  at = at + 4 + values
 end
-local e = fields_of({unpack(ARGV, 4)})
-apply[e.type](keys, e, position, tonumber(string.match(position, "^(%d+)-")))
 return {"OK"}
