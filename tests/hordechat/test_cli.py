@@ -61,6 +61,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict]]:
         "archiver",
         "archive_status",
         "rebuild",
+        "rebuild_beside",
         "log",
         "run_worker",
     )
@@ -133,6 +134,7 @@ def test_the_commands_are_those_that_operators_rely_on():
         (["archive", "status", "--json"], "archive_status", {"as_json": True}),
         (["archive", "check"], "archive_check", {"as_json": False}),
         (["rebuild", "state"], "rebuild", {"what": "state"}),
+        (["rebuild", "accounts", "--beside"], "rebuild_beside", {"name": "accounts"}),
         (["log"], "log", WHOLE_LOG),
         (
             ["log", "--request", "00000000-0000-4000-8000-000000000000"],
@@ -252,6 +254,13 @@ def test_a_command_calls_its_function(run, calls, args, call, kwargs):
     ((name, (given,), named),) = calls
     assert (name, named) == (call, kwargs)
     assert given.redis_url == SERVERS["REDIS_URL"]
+
+
+def test_hot_state_is_not_built_beside(run, calls):
+    result = run("rebuild", "state", "--beside")
+
+    assert (result.exit_code, calls) == (2, [])
+    assert "only a read model is built beside" in result.stderr
 
 
 def test_an_account_is_printed_as_json(run, calls):
