@@ -190,6 +190,7 @@ def archiver(settings: Settings, *, take: int | None) -> None:
     from handlers.archiver import Archiver, Bounds
     from handlers.threads import Threads
     from hordechat.archiving import AT_ONCE, DATABASE_SECONDS, Checkpoints, LogMemory, archive
+    from hordechat.snapshotting import Snapshots
     from projections.database import Database
 
     if not settings.s3_endpoint_url:
@@ -201,7 +202,7 @@ def archiver(settings: Settings, *, take: int | None) -> None:
     )
     database = Database(settings.database_url, timeout=DATABASE_SECONDS, connections=AT_ONCE)
     threads = Threads(2 * AT_ONCE, waiting=settings.partitions, name="archive")
-    turns = asyncio.Semaphore(AT_ONCE)
+    turns, folding = asyncio.Semaphore(AT_ONCE), asyncio.Lock()
     memories: list[LogMemory] = []
 
     async def work(log: Log, partition: int) -> None:
@@ -211,6 +212,7 @@ def archiver(settings: Settings, *, take: int | None) -> None:
         assert log.archive is not None  # noqa: S101 - there is a store
         await archive(
             Archiver(log, log.archive, Checkpoints(database), threads, bounds, partition),
+            Snapshots(log, log.archive, partition, settings.snapshot_events, folding),
             memories[0],
             turns,
             pause=settings.archiver_seconds,
@@ -298,9 +300,12 @@ async def _again(work: Callable[[], Awaitable[None]], task: str, partition: int)
             await work()
         except _PASSES as error:
             away = away and loop.time() - began < WORKED_SECONDS
-            told = "archive_away" if isinstance(error, ArchiveUnavailable) else "waits_for_redis"
             if not away:
-                logger.warning(told, task=task, partition=partition, reason=str(error))
+                line = logger.bind(task=task, partition=partition, reason=str(error))
+                if isinstance(error, ArchiveUnavailable):
+                    line.warning("archive_away")
+                else:
+                    line.warning("waits_for_redis")
             away = True
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -391,6 +396,26 @@ def rebuild_state(settings: Settings, *, as_json: bool) -> None:
             print(line)
 
 
+def archive_snapshot(settings: Settings) -> None:
+    """Take a snapshot of each partition's state; print which."""
+    from handlers.snapshots import take
+    from hordechat import scratch
+
+    async def work(log: Log) -> None:
+        if log.archive is None:
+            raise CannotOpen("No archive: S3_ENDPOINT_URL is not set.")
+        async with scratch.beside(log, "snapshot") as folded:
+            for partition in log.keys.all():
+                taken = await take(log.archive, folded, partition)
+                what = "nothing was archived since the last"
+                if taken is not None:
+                    what = f"snapshot of {taken.events} events, at {taken.position}"
+                print(f"partition {partition}: {what}")
+
+    with _archive_told():
+        _with_log(settings, work)
+
+
 @contextmanager
 def _archive_told() -> Iterator[None]:
     """Say in a sentence what is wrong with the archive."""
@@ -434,7 +459,7 @@ def verify(settings: Settings, *, whole: bool) -> bool:
     with scratch.server("verify") as url:
 
         async def work(log: Log) -> list[Any]:
-            folded = Log(Link(url, connections=1, timeout=60), log.keys, test=log.test)
+            folded = scratch.on(url, log)
             try:
                 return await compare(log, folded, whole=whole)
             finally:
