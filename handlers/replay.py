@@ -1,5 +1,5 @@
-"""Reading a log, archive and stream as one, and folding it into hot state by the very code that made
-that."""
+"""Reading a log, archive and stream as one, and folding it into hot state by the very code that
+made that."""
 
 from __future__ import annotations
 
