@@ -66,13 +66,15 @@ class Archive:
         return (each for each in self._chain(partition, after) if each.last > after)
 
     def before(self, partition: int, position: Position) -> Position:
-        """The last event of the last segment that ends in front of `position`, to read on behind
-        it; START where there is none."""
+        """An event in front of `position`, to read on behind it: the last one of the last segment
+        that ends there, or where none is left, the first of all. START where there is none."""
         for back in _STEPS_MS:
             since = Position(max(0, position.ms - back), 0)
             found = START
             for segment in self.listed(partition, since):
                 if segment.last >= position:
+                    if found == START and since == START and segment.first < position:
+                        found = segment.first
                     break
                 found = segment.last
             if found != START or since == START:

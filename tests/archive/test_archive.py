@@ -86,6 +86,16 @@ def test_reading_may_begin_at_any_time(archive: Archive) -> None:
     assert archive.before(0, START) == START
 
 
+def test_reading_may_begin_in_the_first_segment_that_is_left(archive: Archive) -> None:
+    gone = add(archive, 1, 5)
+    add(archive, 6, 9)
+    archive.bucket.delete([gone.key])
+
+    assert archive.before(0, Position(1008, 0)) == Position(1006, 0)
+    assert numbers(archive, Position(1006, 0)) == [7, 8, 9]
+    assert archive.before(0, Position(1006, 0)) == START
+
+
 def test_a_missing_event_is_never_passed_over(archive: Archive) -> None:
     first = add(archive, 1, 5)
     middle = add(archive, 6, 7)
