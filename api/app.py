@@ -293,7 +293,10 @@ def create_app(parts: Parts) -> App:
         "redis": health.redis_check(log),
         "postgres": health.postgres_check(parts.database),
     }
-    app.add_route("/health/ready", health.Ready(needed, parts.optional, parts.drain))
+    optional = dict(parts.optional)
+    if log.keys.partitions > 1:
+        optional["partitions"] = health.partitions_check(log)
+    app.add_route("/health/ready", health.Ready(needed, optional, parts.drain))
     app.add_route("/v2/openapi.json", openapi.OpenApi(described()))
     app.add_route("/docs", openapi.Docs())
     app.add_route("/docs/{name}", openapi.DocsFile())

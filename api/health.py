@@ -14,7 +14,8 @@ from msgspec import UNSET, UnsetType
 from api import guard
 from api.errors import JSON, RETRY_AFTER
 from api.wait import Drain
-from handlers.log import Log
+from handlers.errors import RedisUnavailable
+from handlers.log import FORGOTTEN, Log
 from projections.database import Database
 
 logger = structlog.get_logger()
@@ -23,6 +24,8 @@ Check = Callable[[], Awaitable[None]]
 """Raises where its part does not serve."""
 
 CHECK_SECONDS = 0.8
+ANSWER_SECONDS = 0.4
+"""For a partition's answer: the node of another may hang."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -107,16 +110,48 @@ class MayEvict(Exception):
     """Redis may throw keys away when it is full, and with them what was acknowledged."""
 
 
+class PartitionsAway(Exception):
+    """Nodes of the cluster do not answer."""
+
+
 def redis_check(log: Log) -> Check:
-    """Redis answers, has what it was given, and keeps it."""
+    """Redis answers, has what it was given, and keeps it.
+
+    In a cluster: the node of partition 0 does, which every call needs, and those that answer have
+    what they were given.
+    """
 
     async def check() -> None:
-        await log.check_begun()
+        begun = await _begun(log)
+        if False in begun:
+            raise RedisUnavailable(FORGOTTEN)
+        if begun[0] is None:
+            raise RedisUnavailable
         policies = (await guard.memory(log)).policies - {"noeviction"}
         if policies:
             raise MayEvict(f"maxmemory-policy is {', '.join(sorted(policies))}, not noeviction")
 
     return check
+
+
+def partitions_check(log: Log) -> Check:
+    """Every partition answers: what needs one that does not is refused, and all else goes on."""
+
+    async def check() -> None:
+        away = [str(n) for n, begun in enumerate(await _begun(log)) if begun is None]
+        if away:
+            raise PartitionsAway(f"no answer of partition {', '.join(away)}")
+
+    return check
+
+
+async def _begun(log: Log) -> list[bool | None]:
+    """Whether each partition has what it was given; None for one that does not answer soon."""
+    asked = [asyncio.ensure_future(log.has_begun(each)) for each in log.keys.all()]
+    _, late = await asyncio.wait(asked, timeout=ANSWER_SECONDS)
+    for each in late:
+        each.cancel()
+    return [None if each in late or each.exception() else each.result() for each in asked]
 
 
 def postgres_check(database: Database) -> Check:

@@ -69,6 +69,8 @@ _ASK_SECONDS = 0.5
 """For a node's answer to that."""
 _ASK_GRACE = 0.1
 """For the others' once one has answered."""
+_LAGGARDS_SECONDS = 0.25
+"""For the answers of all nodes once one has answered."""
 _TAG = re.compile(r"\{\w+\}")
 
 
@@ -326,18 +328,23 @@ class ClusterLink:
         Raise Unavailable where none did.
         """
         primaries = await self._nodes.primaries()
-        answers = await asyncio.gather(
-            *(self._link(url).call(*command) for url in primaries), return_exceptions=True
-        )
-        given = [answer for answer in answers if not isinstance(answer, Unavailable)]
-        if len(given) < len(answers):
+        calls = [asyncio.ensure_future(self._link(url).call(*command)) for url in primaries]
+        try:
+            while calls and not any(map(_answered, calls)):
+                pending = [call for call in calls if not call.done()]
+                if not pending:
+                    break
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(calls, timeout=_LAGGARDS_SECONDS)
+        finally:
+            for call in calls:
+                call.cancel()
+        given = [call for call in calls if _answered(call)]
+        if len(given) < len(calls):
             self._nodes.doubt()
         if not given:
             raise Unavailable("no node of the cluster answers", sent=True)
-        for answer in given:
-            if isinstance(answer, BaseException):
-                raise answer
-        return given
+        return [call.result() for call in given]
 
     async def scan(self, pattern: str) -> AsyncIterator[str]:
         """Every key that matches, of every primary or, where the pattern begins with a hash tag, of
@@ -365,6 +372,11 @@ class ClusterLink:
         return link
 
 
+def _answered(call: asyncio.Future[Any]) -> bool:
+    """Whether a node answered; an error reply is an answer."""
+    return call.done() and not call.cancelled() and not isinstance(call.exception(), Unavailable)
+
+
 def _named_by(url: str, error: AskError) -> str:
     """The URL of the node to which this one refers us; without a host it is one of its own."""
     return beside(url, error.host or urlsplit(url).hostname or "", error.port)
@@ -381,6 +393,7 @@ class Nodes:
         self._slots: Slots | None = None
         self._moved: dict[int, str] = {}
         self._asking: asyncio.Task[None] | None = None
+        self._asked_ones: set[asyncio.Future[Slots | None]] = set()
         self._asked = float("-inf")
 
     async def owner(self, key: str | bytes | None) -> str:
@@ -417,6 +430,8 @@ class Nodes:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait((self._asking,))
+        if self._asked_ones:  # each ends by its own deadline
+            await asyncio.wait(self._asked_ones)
 
     async def _known(self) -> Slots:
         if self._slots is None:
@@ -432,18 +447,19 @@ class Nodes:
         await asyncio.sleep(self._asked + _ASK_PAUSE - loop.time())
         self._asked = loop.time()
         known = self._slots.nodes if self._slots is not None else ()
-        told = await _most_say(dict.fromkeys((*known, *self._named)))
+        told = await self._most_say(dict.fromkeys((*known, *self._named)))
         if told is not None:
             self._slots = told
             self._moved.clear()
 
-
-async def _most_say(nodes: Iterable[str]) -> Slots | None:
-    """What most nodes say about who serves what; None where none answers in time."""
-    pending = {asyncio.ensure_future(_slots_of(url)) for url in nodes}
-    votes: Counter[Slots] = Counter()
-    patience = _ASK_SECONDS
-    try:
+    async def _most_say(self, nodes: Iterable[str]) -> Slots | None:
+        """What most of these say about who serves what; None where none answers in time."""
+        pending = {asyncio.ensure_future(_slots_of(url)) for url in nodes}
+        for task in pending:
+            self._asked_ones.add(task)
+            task.add_done_callback(self._asked_ones.discard)
+        votes: Counter[Slots] = Counter()
+        patience = _ASK_SECONDS
         while pending:
             done, pending = await asyncio.wait(
                 pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED
@@ -453,10 +469,7 @@ async def _most_say(nodes: Iterable[str]) -> Slots | None:
             for slots in filter(None, (task.result() for task in done)):
                 votes[slots] += 1
                 patience = _ASK_GRACE
-    finally:
-        for task in pending:
-            task.cancel()
-    return votes.most_common(1)[0][0] if votes else None
+        return votes.most_common(1)[0][0] if votes else None
 
 
 async def _slots_of(url: str) -> Slots | None:

@@ -184,6 +184,7 @@ async def test_what_we_use_of_redis_py_s_private_parts_is_there(link: Link) -> N
 async def test_an_unknown_script_is_loaded_and_run(link: Link) -> None:
     scripts = Scripts(link, test=True)
     await link.call("SCRIPT", "FLUSH")
+    await link.call("HSET", "horde:control", "last_ms", 0)
     keys = {
         "events": "horde:events",
         "control": "horde:control",
