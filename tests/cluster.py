@@ -43,6 +43,8 @@ cluster-config-file nodes.conf
 cluster-node-timeout {timeout_ms}
 # What is left of a cluster that lost a node goes on.
 cluster-require-full-coverage no
+# Replicas stay with their primary: where one has none, another would give up its own.
+cluster-allow-replica-migration no
 # Without replicas a failover has nobody; with them, none that is far behind.
 cluster-replica-validity-factor 10
 repl-diskless-sync-delay 0
