@@ -292,6 +292,15 @@ def _moved_since(pool: Pool, since: float, book: Book) -> bool:
     return len(ended) == PARTITIONS
 
 
+async def _payers(pool: Pool, name: str) -> list[str]:
+    """The key of an account in each partition."""
+    found: dict[int, str] = {}
+    while len(found) < PARTITIONS:
+        ((user_id, key),) = await pool.up.accounts(f"payer {name}")
+        found[pool.keys.of_account(user_id)] = key
+    return [found[partition] for partition in pool.keys.all()]
+
+
 class Load:
     """Clients and workers who never pause."""
 
@@ -299,7 +308,6 @@ class Load:
         self._pool = pool
         self._name = name
         self._size = size
-        self._payers: list[str] = []
         self._clients: list[Client] = []
         self._workers: list[Worker] = []
 
@@ -307,11 +315,10 @@ class Load:
     async def running(self, book: Book) -> AsyncIterator[None]:
         """Under load; at the end, every request is followed to its own."""
         up, names = self._pool.up, [f"{self._name} {n}" for n in range(self._size)]
-        # Accounts of each partition: what one submits needs the partition of its account, too.
-        opened = await up.accounts(*(f"payer {name}" for name in names[:PARTITIONS]))
-        self._payers = [key for _, key in sorted(opened, key=lambda each: each[0] % PARTITIONS)]
+        # What somebody submits needs the partition of their account, too.
+        payers = await _payers(self._pool, self._name)
         self._clients = [
-            Client(up.url, self._payers[n % PARTITIONS], book, name) for n, name in enumerate(names)
+            Client(up.url, payers[n % PARTITIONS], book, name) for n, name in enumerate(names)
         ]
         self._workers = [Worker(up.url, self._pool.owner, book, name, wait=2) for name in names]
         enough = asyncio.Event()
@@ -417,8 +424,7 @@ async def test_without_replicas_nothing_is_accepted_and_what_was_is_read(
 ) -> None:
     await known(pool.up.url, pool.owner, pool.client)
     name = f"lone {time.monotonic()}"
-    opened = await pool.up.accounts(*(f"{name} {n}" for n in range(PARTITIONS)))
-    key = next(key for user_id, key in opened if user_id % PARTITIONS == 3)
+    key = (await _payers(pool, name))[3]
     replicas = nodes.replicas_of(nodes.primary_of(pool.keys.events(3)))
     async with Http(pool.up.url, key) as client:
         queued = await client.call("POST", CHAT, chat(name))
