@@ -13,7 +13,7 @@ class Shape(NamedTuple):
     """All of a table but its rows, its name's schema and who may read it."""
 
     columns: tuple[Any, ...]
-    """Name, type, whether it may be null, generated, identity, default; in order."""
+    """Name, type, collation, whether it may be null, generated, identity, default; in order."""
     constraints: tuple[Any, ...]
     indexes: tuple[Any, ...]
     options: tuple[str, ...]
@@ -23,8 +23,8 @@ class Shape(NamedTuple):
 
 
 _COLUMNS = """
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated::text,
-    a.attidentity::text, pg_get_expr(d.adbin, d.adrelid)
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attcollation, a.attnotnull,
+    a.attgenerated::text, a.attidentity::text, pg_get_expr(d.adbin, d.adrelid)
 FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
