@@ -69,7 +69,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename=env_name):
     redis_url: Annotated[
         str,
         _meta(
-            "Valkey or Redis; empty: `up` starts an embedded Valkey",
+            "Valkey or Redis; of a cluster a few nodes, `redis://one:6379,two:6379`; empty: `up`"
+            " starts an embedded Valkey",
             "URL",
             pattern=r"^((rediss?|unix)://.+)?$",
         ),
