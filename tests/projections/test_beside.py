@@ -258,14 +258,16 @@ async def test_who_reads_his_own_writes_meanwhile_finds_them_each_time(
     assert live == rows(connected)
 
 
+@pytest.mark.parametrize("server", ["redis_url", "cluster_url"])
 def test_the_rows_of_all_partitions_are_built(
-    redis_url: str, url: str, client: redis.Redis, connected: Session
+    server: str, request: pytest.FixtureRequest, url: str, connected: Session
 ):
-    keys = Keys(3)
-    for partition in keys.all():
-        append(client, random_story(44, 60, partition).events, keys, partition)
-        for _ in range(partition):  # each stands elsewhere, one at the beginning
-            step(STATUS, Log(client, keys, partition), connected, count=25)
+    keys, redis_url = Keys(3), request.getfixturevalue(server)
+    with redis.Redis.from_url(redis_url) as client:  # of the only node
+        for partition in keys.all():
+            append(client, random_story(44, 60, partition).events, keys, partition)
+            for _ in range(partition):  # each stands elsewhere, one at the beginning
+                step(STATUS, Log(client, keys, partition), connected, count=25)
     live = rows(connected)
 
     assert build("status", redis_url, url, partitions=3).events == 75
