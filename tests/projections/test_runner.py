@@ -18,7 +18,7 @@ from redis.cluster import RedisCluster
 
 from events.codec import UnknownType
 from events.keys import Keys
-from projections import checkpoint
+from projections import checkpoint, log
 from projections.checkpoint import CheckpointMoved
 from projections.log import Log
 from projections.projector import step
@@ -223,9 +223,10 @@ def test_two_processes_share_partitions_and_one_takes_the_others(
 
         wipe(connected)
         for partition in keys.all():
-            reader = Log(client, keys, partition)
-            while step(STATUS, reader, connected):
-                pass
+            with log.connect(redis_url, keys.events(partition)) as made:
+                reader = Log(made, keys, partition)
+                while step(STATUS, reader, connected):
+                    pass
         assert live == rows(connected)
 
 
