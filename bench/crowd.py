@@ -48,16 +48,19 @@ async def _settled(_heads: Sequence[Position]) -> bool:
 class Crowd:
     """Fifty clients, and twenty owners of a worker for each of eight models."""
 
-    def __init__(self, log: Log, *, seed: int = 0, per_second: int = 100) -> None:
+    def __init__(
+        self, log: Log, *, seed: int = 0, per_second: int = 100, limits: Limits = LIMITS
+    ) -> None:
         """So many requests to each second of the clock."""
         self._log = log
+        self._limits = limits
         self._choose = random.Random(seed)
         self._per_second = per_second
         self._clients: list[Account] = []
         self._owners: list[Account] = []
-        self._workers = pop.Workers(log, LIMITS, Newcomers(LIMITS, _nobody))
-        self._posts = progress.Posts(log, LIMITS)
-        self._sweepers = [Janitor(log, LIMITS, partition) for partition in log.keys.all()]
+        self._workers = pop.Workers(log, limits, Newcomers(limits, _nobody))
+        self._posts = progress.Posts(log, limits)
+        self._sweepers = [Janitor(log, limits, partition) for partition in log.keys.all()]
 
     async def arrive(self) -> None:
         """Open the accounts, in an empty log."""
@@ -107,22 +110,22 @@ class Crowd:
             tax=tax(),
         )
         client = choose.choice(self._clients)
-        receipt = await submit.submit(self._log, LIMITS, _TARIFF, client, new, _settled)
+        receipt = await submit.submit(self._log, self._limits, _TARIFF, client, new, _settled)
         fate = choose.random()
         if fate < 0.03:
             return  # nobody serves it
         for _ in range(new.jobs if fate < 0.96 else new.jobs // 2):
             await self._work(receipt.request_id, model, streams=new.stream)
         if fate >= 0.96:
-            await cancel.cancel(self._log, LIMITS, _TARIFF, receipt.request_id)
+            await cancel.cancel(self._log, self._limits, _TARIFF, receipt.request_id)
 
     async def _work(self, request_id: str, model: int, *, streams: bool) -> None:
         """One job, by a worker that serves the model."""
-        log, choose = self._log, self._choose
+        log, limits, choose = self._log, self._limits, self._choose
         owner = choose.choice(self._owners)
         declared = _declaration(_MODELS[model])
         worker = await self._workers.check_in(owner, f"worker {model} of {owner.id}", declared)
-        got = await pop.assign(log, LIMITS, worker, declared, request_id, _MODELS[model])
+        got = await pop.assign(log, limits, worker, declared, request_id, _MODELS[model])
         if got is None:
             return
         job, fate = got.generation_id, choose.random()
@@ -136,12 +139,12 @@ class Crowd:
                 await self._posts.progress(owner.progress_key, job, seq, "and so on", "")
         held = await reply.held(log, job)
         if fate < 0.06:
-            await reply.fault(log, LIMITS, held, "generation_error")
+            await reply.fault(log, limits, held, "generation_error")
             return
         if fate < 0.08:
-            await reply.refuse(log, LIMITS, held, ChatSubmitNonconformant("no"))
+            await reply.refuse(log, limits, held, ChatSubmitNonconformant("no"))
         answer = _reply(choose.randint(20, 4000), choose.randint(1, 1000))
-        await reply.submit_reply(log, LIMITS, _TARIFF, held, answer)
+        await reply.submit_reply(log, limits, _TARIFF, held, answer)
 
 
 def _demand(model: str, characters: int) -> Demand:
