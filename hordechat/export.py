@@ -51,8 +51,8 @@ class _Told(NamedTuple):
     type: str
     v: int | str
     """Text where it is no number."""
-    ids: list[str | int]
-    """Those of IDS that it has; empty for the others."""
+    source: Event | dict[str, str]
+    """Where single fields are."""
     fields: bytes
     """A JSON object: its fields by their names, in the order of the struct. `raw`, the last, is
     there where this build does not know the event, or a field of it."""
@@ -71,14 +71,13 @@ def _told(partition: int, entry: Raw) -> _Told:
         fields = _json(_with_all(event, entry, later))
     else:
         fields = b"{" + _json(event).partition(b",")[2]  # the encoder writes the type first
-    return _Told(word, event.VERSION, [getattr(event, name, "") for name in IDS], fields)
+    return _Told(word, event.VERSION, event, fields)
 
 
 def _unknown(entry: Raw) -> _Told:
     raw = {_text(name): _text(value) for name, value in _pairs(entry)}
     word, v = raw.pop("type", ""), raw.pop("v", "")
-    ids: list[str | int] = [raw.get(name, "") for name in IDS]
-    return _Told(word, int(v) if v.isdecimal() else v, ids, _json({"raw": raw}))
+    return _Told(word, int(v) if v.isdecimal() else v, raw, _json({"raw": raw}))
 
 
 def _with_all(event: Event, entry: Raw, later: Sequence[bytes]) -> dict[str, object]:
@@ -153,9 +152,17 @@ def json_lines(happened: Sequence[Happened]) -> bytes:
     lines = []
     for position, partition, entry in happened:
         told = _told(partition, entry)
-        head = f'"time":"{_time(position)}","partition":{partition},"position":"{position}"'
-        word, v = _json(told.type), _json(told.v)
-        lines.append(b'{%b,"type":%b,"v":%b,%b' % (head.encode(), word, v, told.fields[1:]))
+        lines.append(
+            b'{"time":"%b","partition":%d,"position":"%b","type":%b,"v":%b,%b'
+            % (
+                _time(position).encode(),
+                partition,
+                entry.id,
+                _json(told.type),
+                _json(told.v),
+                told.fields[1:],
+            )
+        )
     lines.append(b"")
     return b"\n".join(lines)
 
@@ -165,7 +172,11 @@ def rows(happened: Sequence[Happened]) -> bytes:
     written = StringIO()
     writer = csv.writer(written)
     for position, partition, entry in happened:
-        word, v, ids, fields = _told(partition, entry)
+        word, v, source, fields = _told(partition, entry)
+        if isinstance(source, Event):
+            ids = [getattr(source, name, "") for name in IDS]
+        else:
+            ids = [source.get(name, "") for name in IDS]
         cells = [_defused(cell) if isinstance(cell, str) else cell for cell in (word, v, *ids)]
         writer.writerow((_time(position), partition, str(position), *cells, fields.decode()))
     return written.getvalue().encode()
