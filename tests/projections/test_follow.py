@@ -10,6 +10,7 @@ import redis
 
 from events.base import START, Position
 from events.keys import Keys
+from hordechat.datadir import free_port
 from projections import checkpoint
 from projections.checkpoint import Checkpoint
 from projections.database import Database
@@ -161,3 +162,17 @@ async def test_a_rebuild_takes_the_position_back(
 
     await asyncio.to_thread(catch_up, reader, connected)
     await eventually(lambda: follower.position("status", 0) == story.head)
+
+
+async def test_where_one_node_is_away_another_is_listened_to(
+    database: Database, keys: Keys, cluster_url: str
+):
+    there = cluster_url.removeprefix("redis://")
+    url = f"redis://127.0.0.1:{free_port()},{there}"
+    task = asyncio.create_task(Follower(url, database, keys).run())
+    try:
+        with redis.Redis.from_url(cluster_url) as client:
+            await listening(client)
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
