@@ -33,6 +33,7 @@ from handlers.effects import (
 )
 from handlers.limits import Limits
 from handlers.log import Log, Refusal
+from handlers.stream import stretch
 
 logger = structlog.get_logger()
 
@@ -179,6 +180,8 @@ class Settler:
         self._limits = limits
         self._source = source
         self._fences: dict[int, Position] = {}
+        self._stored: dict[int, str] = {}
+        """The same as Redis has them."""
         self._passed: dict[int, int] = {}
 
     async def start(self) -> Position:
@@ -191,12 +194,21 @@ class Settler:
         """Where a fence names an event that the source log lost, move it back to the last one in
         front of it; count those. All behind it is yet to be carried, and nothing before."""
         await self.start()
-        stream, moved = self._log.keys.events(self._source), 0
+        moved = 0
         for target, fence in self._fences.items():
-            last = await self._log.read("XREVRANGE", stream, str(fence), "-", "COUNT", 1)
-            if last and (before := Position.parse(last[0][0])) != fence:
+            before = await self._last_until(fence)
+            if before is not None and before != fence:
                 moved += await self._call(target, [], before)
         return moved
+
+    async def _last_until(self, position: Position) -> Position | None:
+        """The last event of the source log up to a position; START where it has none, None where
+        that is one of the archive's."""
+        stream = self._log.keys.events(self._source)
+        last = await self._log.read("XREVRANGE", stream, str(position), "-", "COUNT", 1)
+        if last:
+            return Position.parse(last[0][0])
+        return START if (await stretch(self._log, self._source)).whole else None
 
     async def settle(self, run: Sequence[Recorded]) -> None:
         """Carry over the effects of a stretch of the source log, which continues the one before."""
@@ -231,7 +243,7 @@ class Settler:
             await self._call(target, [], position)
 
     async def _call(self, target: int, effects: list[Meaning], reached: Position) -> bool:
-        keys, limits, fence = self._log.keys, self._limits, self._fences[target]
+        keys, limits = self._log.keys, self._limits
         trust = limits.trust_threshold
         left = merged(keys, effects)
         try:
@@ -246,7 +258,7 @@ class Settler:
                 },
                 {
                     "source": self._source,
-                    "expected": "" if fence == START else str(fence),
+                    "expected": self._stored[target],
                     "reached": str(reached),
                     "window": ABORT_WINDOW_SECONDS,
                     "borne": ABORTS_BORNE,
@@ -262,12 +274,13 @@ class Settler:
         except Refusal:
             await self._read_fence(target)
             return False
-        self._fences[target] = reached
+        self._fences[target], self._stored[target] = reached, str(reached)
         return True
 
     async def _read_fence(self, target: int) -> None:
         fence = await self._log.read("HGET", self._log.keys.fences(target), self._source)
-        self._fences[target] = Position.parse(fence) if fence else START
+        self._stored[target] = text = fence.decode() if fence else ""
+        self._fences[target] = Position.parse(text) if text else START
 
 
 def _parts(effects: Sequence[Meaning]) -> Iterator[list[Meaning]]:
