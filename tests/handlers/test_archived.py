@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from archive.archive import Archive, ArchiveUnavailable, HistoryLost
 from archive.bucket import Bucket, Place
 from archive.s3 import Access
-from archive.segments import Raw
+from archive.segments import Raw, Segment
 from events.base import START, Position
 from events.keys import Keys
 from handlers.log import Log
@@ -20,7 +21,7 @@ from handlers.replay import PAGE, read_raw
 from hordechat.datadir import free_port
 from hordechat.process import Service
 from lua.link import Link
-from tests.handlers.shelf import archive_in, put_away
+from tests.handlers.shelf import archive_in, put_away, stream_of
 
 
 @pytest.fixture
@@ -98,6 +99,37 @@ async def test_what_is_trimmed_meanwhile_comes_from_the_archive(log: Log, archiv
     found += [_n(each) async for page in pages for each in page]
 
     assert found == list(range(1, 2 * PAGE + 10))
+
+
+async def test_an_archiver_that_is_always_a_step_ahead_loses_nothing(
+    log: Log, archive: Archive
+) -> None:
+    """Each time the archive is asked, more was archived and trimmed just before and behind that."""
+    await write(log, 60)
+    await put_away(archive, log, 0, leave=50, pieces=2)
+    left = await stream_of(log, 0, Position(10, 1))
+
+    class Busy(Log):
+        """The same before each question to Redis."""
+
+        async def read(self, *command: Any, **at: Any) -> Any:
+            if left:
+                archive.add(0, _n(left[0]), [left[0]])
+                await trim(log, left.pop(0).position)
+            return await super().read(*command, **at)
+
+    class Busier(Archive):
+        def listed(self, partition: int, since: Position = START) -> Iterator[Segment]:
+            found = list(super().listed(partition, since))
+            for entry in left[:2]:
+                self.add(0, _n(entry), [entry])
+            del left[:2]
+            return iter(found)
+
+    busy = Busy(log.redis, log.keys)
+    busy.archive = Busier(archive.bucket, log.keys.partitions)
+
+    assert await read(busy) == list(range(1, 61))
 
 
 async def test_an_event_that_is_nowhere_is_not_passed_over(log: Log, archive: Archive) -> None:

@@ -3,7 +3,7 @@ meanwhile, each event once, or the reader stops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from archive.archive import Archive, ArchiveUnavailable, Gap, HistoryLost
 from archive.bucket import Bucket, Place
 from archive.s3 import Access
-from archive.segments import Damaged
+from archive.segments import Damaged, Segment
 from events.base import START, Event, Position
 from events.keys import Keys
 from hordechat.datadir import free_port
@@ -194,6 +194,33 @@ def test_an_archive_that_is_away_is_asked_only_where_it_is_needed(
                 reader.read(after, count=3)
             with pytest.raises(ArchiveUnavailable):
                 reader.holds(after)
+
+
+@pytest.mark.parametrize("stands", [0, 3, 12])
+def test_an_archiver_that_is_always_a_step_ahead_loses_nothing(
+    client: redis.Redis, redis_url: str, keys: Keys, split: Cut, stands: int
+) -> None:
+    """Each time somebody looks at the archive, more was archived and trimmed just before or behind
+    that."""
+    positions = written(client, keys, 36)
+    split.put_away(5, 5)
+
+    class Busy(Archive):
+        asked = 0
+
+        def listed(self, partition: int, since: Position = START) -> Iterator[Segment]:
+            self.asked += 1
+            if self.asked % 2:
+                cut(split, (2,))
+            found = list(super().listed(partition, since))
+            cut(split, (1,))
+            return iter(found)
+
+    with log.connect(redis_url) as made:
+        reader = Log(made, keys, 0, Busy(split.archive.bucket, 1))
+        after = positions[stands - 1] if stands else START
+        assert reader.holds(after)
+        assert read_on(reader, after, 2) == positions[stands:]
 
 
 # what Redis lost
