@@ -153,17 +153,18 @@ async def test_what_was_trimmed_is_settled_from_the_archive(
         assert await pool.waiting() == 1
 
 
-async def test_it_waits_for_an_archive_that_it_needs(pool: Pool, url: str) -> None:
+async def test_an_archive_that_is_away_is_told_where_it_is_needed(pool: Pool, url: str) -> None:
+    """And nothing is passed over meanwhile."""
     log, source = pool.log, 0
-    nowhere = Place(f"http://127.0.0.1:{free_port()}", Access("a", "b", "c"), "d")
-    log.archive = Archive(Bucket(nowhere), log.keys.partitions)
-    key = log.keys.events(source)
-    while int(await log.read("XLEN", key)) < 3:
-        await pool.submit()
+    key, event = log.keys.events(source), codec.encode(Settled(source=0, source_position="0-0"))
+    for _ in range(3):
+        await log.read("XADD", key, "*", *event)
     await log.read("XTRIM", key, "MAXLEN", "=", 1)
+    nowhere = Place(f"http://127.0.0.1:{free_port()}", Access("a", "b", "c"), "archive")
+    log.archive = Archive(Bucket(nowhere), log.keys.partitions)
     tail = Tail(url, cluster=log.keys.partitions > 1)
 
-    with pytest.raises(ArchiveUnavailable):
+    with pytest.raises(ArchiveUnavailable, match="refused"):
         await settle(log, pool.limits, tail, source)
 
     await tail.close()

@@ -182,7 +182,9 @@ def test_an_archive_that_is_away_is_asked_only_where_it_is_needed(
     client: redis.Redis, redis_url: str, keys: Keys, split: Cut
 ) -> None:
     positions = written(client, keys)
-    away = Archive(Bucket(Place(f"http://127.0.0.1:{free_port()}", Access("a", "b", "c"), "d")), 1)
+    away = Archive(
+        Bucket(Place(f"http://127.0.0.1:{free_port()}", Access("a", "b", "c"), "archive")), 1
+    )
     with log.connect(redis_url) as made:
         reader = Log(made, keys, 0, away)
         cut(split, (5, 4))
@@ -190,9 +192,9 @@ def test_an_archive_that_is_away_is_asked_only_where_it_is_needed(
         assert reader.holds(positions[8])
         assert read_on(reader, positions[8]) == positions[9:]
         for after in (START, positions[3]):
-            with pytest.raises(ArchiveUnavailable):
+            with pytest.raises(ArchiveUnavailable, match="refused"):
                 reader.read(after, count=3)
-            with pytest.raises(ArchiveUnavailable):
+            with pytest.raises(ArchiveUnavailable, match="refused"):
                 reader.holds(after)
 
 
