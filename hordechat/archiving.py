@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-import psycopg
 import structlog
 
 from archive.archive import ArchiveUnavailable, Damaged
@@ -41,12 +40,15 @@ _ENSURE = (
     b"INSERT INTO checkpoints (name, partition) VALUES (%s, %s) ON CONFLICT DO NOTHING"
     b" RETURNING name"
 )
-_MOVE = b"SELECT move_checkpoint(%s, %s, %s, %s, %s, %s, %s, %s)"
+_MOVE = (
+    b"UPDATE checkpoints SET position_ms = %(ms)s, position_seq = %(seq)s, signalled_ms = %(ms)s,"
+    b" signalled_seq = %(seq)s WHERE name = %(name)s AND partition = %(partition)s"
+    b" AND position_ms = %(before_ms)s AND position_seq = %(before_seq)s RETURNING name"
+)
 _READERS = (
     b"SELECT name, position_ms, position_seq, signalled_ms, signalled_seq FROM checkpoints"
     b" WHERE partition = %s"
 )
-_MOVED = "HC001"  # raised by move_checkpoint
 
 _AWAY: dict[type[Exception], str] = {
     RedisUnavailable: "waits_for_redis",
@@ -80,13 +82,15 @@ class Checkpoints:
 
     async def move(self, partition: int, before: Position, after: Position) -> bool:
         """Archived up to `after`, if that was `before`; whether it was."""
-        try:
-            await self._database.fetch(_MOVE, (NAME, partition, *before, *after, *after))
-        except psycopg.Error as error:
-            if error.sqlstate != _MOVED:
-                raise
-            return False
-        return True
+        values = {
+            "name": NAME,
+            "partition": partition,
+            "before_ms": before.ms,
+            "before_seq": before.seq,
+            "ms": after.ms,
+            "seq": after.seq,
+        }
+        return bool(await self._database.fetch(_MOVE, values))
 
     async def readers(self, partition: int) -> Mapping[str, Marks]:
         """Every read model that has a checkpoint. One that is built beside it holds nothing: what
@@ -130,11 +134,11 @@ class LogMemory:
 class _Trouble:
     """Says what is wrong once, and once that it is over."""
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, first_pause: float) -> None:
         self._partition = partition
         self._word = ""
         self._said_at = 0.0
-        self._pause = FIRST_PAUSE
+        self._first_pause = self._pause = first_pause
 
     def passes(self, word: str, error: Exception) -> None:
         """It will pass by itself."""
@@ -157,7 +161,7 @@ class _Trouble:
         """All is well."""
         if self._word:
             logger.info("archives_again", partition=self._partition)
-        self._word, self._pause = "", FIRST_PAUSE
+        self._word, self._pause = "", self._first_pause
 
     async def wait(self) -> None:
         """Longer from time to time."""
@@ -173,29 +177,43 @@ async def archive(
     *,
     pause: float,
     partition: int,
+    first_pause: float = FIRST_PAUSE,
 ) -> None:
     """Archive and trim a partition's log as it grows, for ever.
 
-    turns  how many partitions may be at it at once: each has a segment in memory then
+    turns        how many partitions may be at it at once: each has a segment in memory then
+    pause        seconds between two passes
+    first_pause  seconds before the next try where something is away, the first time
     """
-    trouble = _Trouble(partition)
-    while True:
-        try:
-            async with turns:
-                more = await archiver.step(pressed=await memory.passed())
-            await snapshots.in_time(archiver.archived)
-        except Interrupted:
-            await asyncio.sleep(FIRST_PAUSE)
-        except Stuck as error:
-            trouble.stays(error)
-            await trouble.wait()
-        except _PASSES as error:
-            trouble.passes(next(_AWAY[kind] for kind in _AWAY if isinstance(error, kind)), error)
-            await trouble.wait()
-        else:
-            trouble.over()
-            if not more:
-                await asyncio.sleep(pause)
+    trouble = _Trouble(partition, first_pause)
+    taking: asyncio.Task[None] | None = None
+    try:
+        while True:
+            try:
+                async with turns:
+                    more = await archiver.step(pressed=await memory.passed())
+                if taking is None or taking.done():
+                    if taking is not None:
+                        taking.result()
+                    taking = asyncio.create_task(snapshots.in_time(archiver.archived))
+            except Interrupted:
+                await asyncio.sleep(first_pause)
+            except Stuck as error:
+                trouble.stays(error)
+                await trouble.wait()
+            except _PASSES as error:
+                trouble.passes(
+                    next(_AWAY[each] for each in _AWAY if isinstance(error, each)), error
+                )
+                await trouble.wait()
+            else:
+                trouble.over()
+                if not more:
+                    await asyncio.sleep(pause)
+    finally:
+        if taking is not None:
+            taking.cancel()
+            await asyncio.wait({taking})
 
 
 def _reason(error: Exception) -> str:

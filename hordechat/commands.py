@@ -185,6 +185,11 @@ def janitor(settings: Settings, *, take: int | None) -> None:
     _on_duty(settings, "janitor", take, work)
 
 
+async def _archives_nothing(stop: asyncio.Event) -> None:
+    logger.warning("archives_nothing", reason="S3_ENDPOINT_URL is not set")
+    await stop.wait()
+
+
 def archiver(settings: Settings, *, take: int | None) -> None:
     """Archive and trim until SIGTERM."""
     from handlers.archiver import Archiver, Bounds
@@ -194,8 +199,7 @@ def archiver(settings: Settings, *, take: int | None) -> None:
     from projections.database import Database
 
     if not settings.s3_endpoint_url:
-        logger.warning("archives_nothing", reason="S3_ENDPOINT_URL is not set")
-        asyncio.run(_until_told(asyncio.Event.wait))
+        asyncio.run(_until_told(_archives_nothing))
         return
     bounds = Bounds(
         settings.segment_bytes, settings.segment_seconds, settings.log_retention_seconds

@@ -7,7 +7,9 @@ import asyncio
 import structlog
 
 from archive import snapshots
-from archive.archive import Archive
+from archive.archive import Archive, ArchiveUnavailable, Damaged, Gap
+from events.codec import UnknownType
+from handlers.errors import RedisUnavailable
 from handlers.log import Log
 from handlers.snapshots import take
 from hordechat import scratch
@@ -15,6 +17,17 @@ from hordechat.embedded.valkey import NotInstalled
 from hordechat.process import StartFailed
 
 logger = structlog.get_logger()
+
+_FAILURES = (
+    StartFailed,
+    OSError,
+    ArchiveUnavailable,
+    Damaged,
+    Gap,
+    UnknownType,
+    RedisUnavailable,
+)
+"""What keeps a snapshot from being taken, and nothing from being archived."""
 
 AGAIN_SECONDS = 600.0
 """Until a server for the fold is started again that did not start."""
@@ -56,6 +69,6 @@ class Snapshots:
         except NotInstalled as error:
             self._every = 0
             logger.warning("takes_no_snapshots", partition=self._partition, reason=str(error))
-        except (StartFailed, OSError) as error:
+        except _FAILURES as error:
             self._not_before = asyncio.get_running_loop().time() + AGAIN_SECONDS
             logger.warning("snapshot_failed", partition=self._partition, reason=str(error))
