@@ -379,7 +379,8 @@ async def _fails_over(
     )
     assert gap < GAP_SECONDS
     assert load.slowest() < SLOWEST_SECONDS
-    assert meanwhile > 0
+    if partition == 3:  # modes are in partition 0, and workers' owner and names elsewhere
+        assert meanwhile > 0
 
 
 async def test_a_primary_that_is_killed_under_load_costs_seconds(
