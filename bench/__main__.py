@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from bench import images, queued, report, spot, validation
+from bench import history, images, queued, report, spot, validation
 from bench.rig import BenchFailed, Generator, Result, Target, ceilings, facts, folder, service
 
 WARM_UP = 1.0
@@ -99,6 +99,11 @@ class Round:
         tenth = len(saturated.times) / seconds / 10
         take("job, a tenth", horde, kind="cycle", clients=PAIRS, workers=PAIRS, rate=tenth)
 
+    def of_history(self, log: Path) -> None:
+        """What it costs to fold a log anew."""
+        report.note("rebuilds")
+        self.found |= history.run(log)
+
     def of_queues(self, horde: Target) -> None:
         """Pops in long queues, and pops that wait."""
         for kind in queued.KINDS:
@@ -170,6 +175,9 @@ def main(rounds: int, seconds: float, queue: int, file: Path) -> None:
         with folder() as where, contextlib.closing(Generator(core)) as generator:
             with ceilings(where) as (hello, store), service(where / "jobs") as horde:
                 each(lambda one: one.of_jobs((hello, store, horde)), generator)
+            report.note(f"a log of {history.EVENTS:,} events", heading=True)
+            history.make(where / "log")
+            each(lambda one: one.of_history(where / "log"), generator)
             with service(where / "images") as horde:
                 each(lambda one: one.of_images(horde), generator)
             # A service of its own: what one kind of load leaves would weigh on the other.

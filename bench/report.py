@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bench import images, queued, spot
+from bench import history, images, queued, spot
 from bench.rig import Result
 
 CYCLE_ROLES = (
@@ -33,6 +33,9 @@ _MOST_OUT_OF_REACH = 3.0
 _MOST_TOO_LONG = 10.0
 _MOST_WAITING_CORE = 0.05
 _MOST_IMAGE = 1.1
+_MOST_REBUILD = 5.0
+_MOST_STATE = 16.0
+_AIM_REBUILD = 30_000  # events a second of one core, of all processes together
 _MOST_SHOWN = 8.0
 _AIM_SHOWN = 3.0
 _PLAIN_WIDTH = 150  # of output that goes to no terminal
@@ -121,6 +124,14 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
         for name in (images.POOL, images.PLAIN)
     )
     image = statistics.median(one / other for one, other in zip(pooled, alone, strict=True))
+    decoding = [sum(one.cpu.values()) for one in results[history.DECODED]]
+    folding = {
+        kind: statistics.median(
+            sum(one.cpu.values()) / plain
+            for one, plain in zip(results[kind], decoding, strict=True)
+        )
+        for kind in history.KINDS
+    }
     near = lines[f"pop, {queued.NEAR}"]["p99_ms"]
     reach = {
         kind: lines[f"pop, {kind}"]["p99_ms"] / near for kind in queued.KINDS if kind != queued.NEAR
@@ -146,6 +157,15 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
         ),
         _target(
             "images: CPU for a megapixel, × plain Pillow of the same steps", image, most=_MOST_IMAGE
+        ),
+        *(
+            _target(
+                f"{kind}: CPU of all processes for an event, × decoding it",
+                folding[kind],
+                most=_MOST_STATE if kind == history.STATE else _MOST_REBUILD,
+            )
+            for kind in history.KINDS
+            if kind != history.DECODED
         ),
         _target(
             "submit accepted → a worker has it: p50, × one store POST at a tenth",
@@ -181,6 +201,11 @@ def summarise(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
             name: 1000 * statistics.median(each)
             for name, each in ((images.POOL, pooled), (images.PLAIN, alone))
         },
+        "events_per_core_second": {
+            kind: statistics.median(len(one.times) / sum(one.cpu.values()) for one in results[kind])
+            for kind in history.KINDS
+        },
+        "aim_events_per_core_second": _AIM_REBUILD,
         "hand_over": hand_over,
         "hand_over_sent_over_store_p50": hand_over["sent_p50_ms"] / post,
         "aim_cpu_over_hello": _AIM_CPU,
@@ -233,6 +258,13 @@ def show(summary: Mapping[str, Any], told: Mapping[str, Any]) -> None:
     _console.print(
         "images: CPU for a megapixel: "
         + ", ".join(f"{name} {cost:.1f} ms" for name, cost in megapixel.items())
+    )
+    folded = ", ".join(
+        f"{kind} {pace:,.0f}" for kind, pace in summary["events_per_core_second"].items()
+    )
+    _console.print(
+        f"events for each second of a core, all processes together: {folded} "
+        f"(aim of a rebuild: {summary['aim_events_per_core_second']:,})"
     )
     streamed = ", ".join(f"{name} {count}" for name, count in summary["shown"].items())
     _console.print(f"requests of 20 images: {streamed}")
