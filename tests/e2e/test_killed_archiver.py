@@ -37,12 +37,21 @@ PACE = {
 }
 
 
-class Traffic:
-    """Jobs, one after the other, and a reader of the log who keeps all."""
+_READ = (
+    "INSERT INTO checkpoints VALUES ('status', 0, %s, %s, %s, %s) ON CONFLICT (name, partition)"
+    " DO UPDATE SET position_ms = excluded.position_ms, position_seq = excluded.position_seq,"
+    " signalled_ms = excluded.signalled_ms, signalled_seq = excluded.signalled_seq"
+)
 
-    def __init__(self, pool: Pool, archive: Archive) -> None:
+
+class Traffic:
+    """Jobs, one after the other, and a reader of the log who keeps all. It has a checkpoint as a
+    projector has, or it would be outrun on a busy machine."""
+
+    def __init__(self, pool: Pool, archive: Archive, books: psycopg.Connection) -> None:
         self.pool = pool
         self.archive = archive
+        self._books = books
         self.copy: list[Raw] = []
         self.trims = 0
         self._over = False
@@ -66,7 +75,9 @@ class Traffic:
         assert gone == 0 or here.first <= end.last
         self.trims = max(self.trims, gone)
         after = self.copy[-1].position if self.copy else START
+        assert gone == 0 or here.first <= after
         self.copy += await stream_of(log, 0, after)
+        self._books.execute(_READ, self.copy[-1].position * 2)
 
     def stop(self) -> None:
         """No more of it."""
@@ -74,10 +85,13 @@ class Traffic:
 
 
 @pytest.fixture
-async def traffic(redis_url: str, s3_server: Service) -> AsyncIterator[Traffic]:
+async def traffic(redis_url: str, migrated_url: str, s3_server: Service) -> AsyncIterator[Traffic]:
     log = Log(Link(redis_url, timeout=10), Keys(1), test=True)
-    archive = archive_in(s3_server, 1)
-    yield Traffic(await Pool.opened(log, Limits()), archive)
+    await log.begin()
+    with psycopg.connect(migrated_url, autocommit=True) as books:
+        made = Traffic(await Pool.opened(log, Limits()), archive_in(s3_server, 1), books)
+        await made.look()
+        yield made
     await log.close()
 
 
