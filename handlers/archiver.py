@@ -87,6 +87,13 @@ class ArchiveBroken(Stuck):
     word = "archive_broken"
 
 
+class ArchiveShared(Stuck):
+    """Another log is archived under the same names: two deployments share HORDE_ARCHIVE_BUCKET, or
+    did."""
+
+    word = "archive_shared"
+
+
 class Interrupted(Exception):
     """Another archiver is at work, or the log is not what it was: begin anew."""
 
@@ -218,11 +225,10 @@ class Archiver:
         self._sound = False
         now = await self._log.now_ms(self._partition)
         await self._fill(now - SETTLED_MS)
-        held = await self._held()
         full = self._bytes >= self._bounds.segment_bytes
-        if full or self._ripe(now) or (pressed and self._would_free(held)):
+        if full or self._ripe(now) or (pressed and await self._would_free()):
             await self._close()
-        await self._trim(now, held, pressed=pressed)
+        await self._trim(now, pressed=pressed)
         await self._sweep_in_time()
         self._sound = True
         return full
@@ -362,9 +368,12 @@ class Archiver:
             return False
         return now - self._pending[0].position.ms >= self._bounds.segment_seconds * 1000
 
-    def _would_free(self, held: Sequence[Held]) -> bool:
+    async def _would_free(self) -> bool:
         """Whether nobody but us needs what would be archived."""
-        return bool(self._pending) and all(each.position > self._reached for each in held)
+        if not self._pending:
+            return False
+        here = await stretch(self._log, self._partition)
+        return all(each.position > self._reached for each in await self._held(here.first))
 
     async def _close(self) -> None:
         entries = list(self._cut())
@@ -397,21 +406,22 @@ class Archiver:
 
     # trimming
 
-    async def _held(self) -> list[Held]:
+    async def _held(self, first: Position) -> list[Held]:
         readers = await self._books.readers(self._partition)
-        first = (await stretch(self._log, self._partition)).first
-        fences = await fences_of(self._log, self._partition)
-        return holders(readers, fences, first)
+        return holders(readers, await fences_of(self._log, self._partition), first)
 
-    async def _trim(self, now: int, held: Sequence[Held], *, pressed: bool) -> None:
-        floor = self._reached
+    async def _trim(self, now: int, *, pressed: bool) -> None:
+        floor, first = self._reached, (await stretch(self._log, self._partition)).first
         if not pressed:
             floor = min(floor, Position(max(0, now - round(self._bounds.retention * 1000)), 0))
-        last = min(held, key=_position, default=None)
+        if floor <= first:
+            await self._tell(None, floor)
+            return
+        last = min(await self._held(first), key=_position, default=None)
         await self._tell(last if last and last.position < floor else None, floor)
         if last is not None:
             floor = min(floor, last.position)
-        if floor > START and (trimmed := await trim(self._log, self._partition, floor)):
+        if trimmed := await trim(self._log, self._partition, floor):
             logger.info("trimmed", partition=self._partition, events=trimmed, floor=str(floor))
 
     async def _tell(self, holder: Held | None, wanted: Position) -> None:
@@ -450,7 +460,7 @@ class Archiver:
 
     async def _sweep(self, found: Sequence[Segment]) -> None:
         """Delete what overlaps the archive's way up to here: of an archiver that was killed, or
-        came second. What covers it is read before."""
+        came second. What covers it is read before, and has to be the same."""
         self._swept_at = asyncio.get_running_loop().time()
         self._sure.append(self._reached)
         way = leading_to(found, self._reached, self._number)
@@ -459,14 +469,28 @@ class Archiver:
         if left and await self._books.place(self._partition) != self._reached:
             raise Interrupted
         for each in left:
-            for segment in way:
-                if segment.number < each.beyond and each.number < segment.beyond:
-                    try:
-                        await self._read(segment)
-                    except (Damaged, ArchiveMissing) as error:
-                        raise ArchiveBroken(str(error)) from error
+            await self._check_covered(each, way)
             await self._store(partial(self._archive.bucket.delete, [each.key]))
             logger.info("archive_swept", partition=self._partition, key=each.key)
+
+    async def _check_covered(self, spare: Segment, way: Sequence[Segment]) -> None:
+        """Raise Stuck unless the way has the events of this object, as far as it leads."""
+        try:
+            spared = await self._read(spare)
+        except (Damaged, ArchiveMissing):
+            spared = []  # half written, say: of no use to anybody
+        for segment in way:
+            number = max(segment.number, spare.number)
+            common = min(segment.beyond, spare.beyond) - number
+            if common <= 0:
+                continue
+            try:
+                kept = await self._read(segment)
+            except (Damaged, ArchiveMissing) as error:
+                raise ArchiveBroken(str(error)) from error
+            one = spared[number - spare.number :][:common]
+            if spared and one != kept[number - segment.number :][:common]:
+                raise ArchiveShared(f"{spare.key} and {segment.key} hold different events")
 
     async def _listed(self, since: Position) -> list[Segment]:
         return await self._store(lambda: list(self._archive.listed(self._partition, since)))
