@@ -219,6 +219,7 @@ class Archiver:
         Interrupted; ArchiveUnavailable, RedisUnavailable, Rebuilding, and what the books raise.
         """
         if await self._log.read("HGET", self._log.keys.control(self._partition), "gate"):
+            self._sound = False  # the stream may be another one afterwards
             raise Rebuilding
         if not self._sound:
             await self._begin()
