@@ -391,6 +391,25 @@ async def test_nothing_is_done_while_state_is_being_rebuilt(desk: Desk) -> None:
     assert desk.segments() == []
 
 
+@plain
+async def test_what_was_read_before_a_rebuild_is_read_again(desk: Desk) -> None:
+    await desk.write(8)
+    await desk.late()
+    archiver = desk.archiver()
+    await desk.settle_down(archiver)
+    control = desk.log.keys.control(desk.partition)
+    await desk.log.read("HSET", control, "gate", "rebuild")
+    with pytest.raises(Rebuilding):
+        await archiver.step()
+    await desk.log.read("XDEL", desk.key, str(at(7)))  # it was lost
+    await desk.log.read("HDEL", control, "gate")
+    await desk.clock(10**9)
+
+    await desk.settle_down(archiver)
+
+    assert desk.archived() == [1, 2, 3, 4, 5, 6, 8]
+
+
 # what others left
 
 
