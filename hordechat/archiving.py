@@ -193,8 +193,9 @@ async def archive(
                 async with turns:
                     more = await archiver.step(pressed=await memory.passed())
                 if taking is None or taking.done():
-                    if taking is not None:
-                        taking.result()
+                    done, taking = taking, None  # what it raises is told once
+                    if done is not None:
+                        done.result()
                     taking = asyncio.create_task(snapshots.in_time(archiver.archived))
             except Interrupted:
                 await asyncio.sleep(first_pause)

@@ -98,18 +98,26 @@ class NoPressure:
         return False
 
 
-class NoSnapshots:
+class Taken:
+    """Snapshots that end as they are told to."""
+
+    def __init__(self, *ends: Exception) -> None:
+        self._ends = list(ends)
+        self.asked = 0
+
     async def in_time(self, _archived: int) -> None:
-        pass
+        self.asked += 1
+        if self._ends:
+            raise self._ends.pop(0)
 
 
-async def _lines(*ends: BaseException | bool) -> list[Any]:
+async def _lines(*ends: BaseException | bool, taken: Taken | None = None) -> list[Any]:
     scripted = Scripted(*ends)
     with logged(archiving.logger) as lines:
         running = asyncio.ensure_future(
             archive(
                 scripted,  # type: ignore[arg-type]
-                NoSnapshots(),  # type: ignore[arg-type]
+                taken or Taken(),  # type: ignore[arg-type]
                 NoPressure(),  # type: ignore[arg-type]
                 asyncio.Semaphore(1),
                 pause=0.0,
@@ -157,6 +165,15 @@ async def test_what_somebody_has_to_look_at_is_an_error_that_says_what_to_do() -
 
 async def test_who_was_overtaken_goes_on_without_a_word() -> None:
     assert await _lines(Interrupted(), False) == []
+
+
+async def test_a_store_that_was_away_when_snapshots_were_listed_is_asked_again() -> None:
+    taken = Taken(ArchiveUnavailable("it hangs"))
+
+    lines = await _lines(False, False, False, False, taken=taken)
+
+    assert [line["event"] for line in lines] == ["archive_away", "archives_again"]
+    assert taken.asked == 3
 
 
 async def test_memory_is_sampled_for_all_partitions_at_once(redis_url: str) -> None:
