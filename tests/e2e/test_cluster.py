@@ -97,6 +97,7 @@ def clustered(
     processes = procfile((*SHARED, *ALONE), ()) if often else procfile(SHARED, ALONE)
     with serving_pool(folder, nodes, e2e_postgres, procfile=processes) as pool:
         yield Site(pool, nodes, 3 if often else 0)
+        pool.up.cli("archive", "check")
 
 
 @pytest.fixture
@@ -408,10 +409,17 @@ async def test_a_primary_that_is_killed_under_load_costs_seconds(
     for name in TABLES:
         live, rebuilt = await asyncio.to_thread(live_and_rebuilt, pool, name)
         assert differences(live, rebuilt) == []
-    if clustered.rounds:
-        assert "events" in await asyncio.to_thread(pool.up.cli, "rebuild", "state")
-        await asyncio.to_thread(pool.up.cli, "rebuild", "status")
-        await serving(pool.up.url, pool.client, pool.keys, 20)
+
+
+@pytest.mark.soak
+async def test_state_and_a_model_are_made_anew_over_all_nodes(pool: Pool) -> None:
+    """The former with the service refused meanwhile, the latter with nobody noticing."""
+    await known(pool.up.url, pool.owner, pool.client)
+    assert (
+        len((await asyncio.to_thread(pool.up.cli, "rebuild", "state")).splitlines()) >= PARTITIONS
+    )
+    await asyncio.to_thread(pool.up.cli, "rebuild", "status", "--beside")
+    await serving(pool.up.url, pool.client, pool.keys, 20)
 
 
 def _joined(nodes: Cluster, node: Node) -> bool:
