@@ -43,6 +43,7 @@ TARGETS = (
     "web",
     "settler",
     "janitor",
+    "archiver",
     "a worker",
 )
 ENV = {
