@@ -1,7 +1,8 @@
 --[[ now(): milliseconds of this partition's clock: Redis TIME, never earlier than the partition's last event.
 
 KEYS[1] is the log and KEYS[2] the control hash in every script. The control hash holds the time of the last event
-(`last_ms`, kept by emit; 0 before the first), the gate of a rebuild, and `clock_ms`, a shift of the clock that only the test setting reads.
+(`last_ms`, kept by emit; 0 before the first), the gate of a rebuild, and `clock_ms`, a shift of the clock that only the
+test setting reads.
 ]]
 -- use lib/call
 local EVENTS, CONTROL = KEYS[1], KEYS[2] -- luacheck: ignore 211 (some commands append nothing)
