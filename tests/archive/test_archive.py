@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import pytest
 
 from archive.archive import Archive, Damaged, Gap, WrongArchive
-from archive.bucket import Bucket, Place
+from archive.bucket import ArchiveMissing, Bucket, Place
 from archive.segments import Raw, Segment
 from events.base import START, Position
 
@@ -110,6 +111,30 @@ def test_a_missing_event_is_never_passed_over(archive: Archive) -> None:
     with pytest.raises(Gap):
         numbers(archive)
     assert numbers(archive, Position(1008, 0)) == [9]
+
+
+def test_what_is_deleted_while_one_reads_is_read_where_else_it_is(archive: Archive) -> None:
+    add(archive, 1, 5)
+    spare = add(archive, 1, 7)
+    add(archive, 6, 9)
+    reading = archive.read(0)
+    assert len(next(reading)) == 5
+    archive.bucket.delete([spare.key])
+
+    assert [raw.position.ms for page in reading for raw in page] == [1006, 1007, 1008, 1009]
+
+
+def test_what_is_listed_and_is_not_there_is_told(archive: Archive) -> None:
+    segment = add(archive, 1, 5)
+
+    class Forgetful(Bucket):
+        def get(self, key: str) -> bytes:
+            raise ArchiveMissing(key)
+
+    archive.bucket.__class__ = Forgetful
+
+    with pytest.raises(Damaged, match=re.escape(segment.key)):
+        numbers(archive)
 
 
 def test_an_object_that_was_changed_is_not_read(archive: Archive) -> None:

@@ -206,7 +206,7 @@ async def test_an_event_larger_than_a_segment_has_one_of_its_own(desk: Desk) -> 
 async def test_the_newest_two_seconds_are_not_archived_yet(desk: Desk) -> None:
     await desk.write(3)
     archiver = desk.archiver(BOUNDS._replace(segment_bytes=1))
-    await desk.clock(3 * TICK + 1500)  # the third is 1.5 s old
+    await desk.clock(3 * TICK + 500)  # the third is half a second old
 
     await desk.settle_down(archiver)
 
