@@ -259,8 +259,8 @@ def show(summary: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         "images: CPU for a megapixel: "
         + ", ".join(f"{name} {cost:.1f} ms" for name, cost in megapixel.items())
     )
-    folded = ", ".join(
-        f"{kind} {pace:,.0f}" for kind, pace in summary["events_per_core_second"].items()
+    folded = "; ".join(
+        f"{kind}: {pace:,.0f}" for kind, pace in summary["events_per_core_second"].items()
     )
     _console.print(
         f"events for each second of a core, all processes together: {folded} "
