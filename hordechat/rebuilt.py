@@ -17,9 +17,10 @@ def told(found: Sequence[Rebuilt], taken_up: TakenUp) -> Iterator[str]:
         if each.lost is not None:
             yield f"partition {each.partition}: {_lost(each.lost)}"
     if taken_up.fences:
-        yield f"{taken_up.fences} fences of the settler stood at lost events, and were moved back"
+        fences = _count(taken_up.fences, "fence")
+        yield f"{fences} of the settler stood at lost events: moved back to the last in front"
     if taken_up.expired:
-        yield f"{taken_up.expired} waiting requests without content ended as expired"
+        yield f"{_count(taken_up.expired, 'waiting request')} without content ended as expired"
     if any(each.forgotten for each in found):
         yield f"not in the log, and gone with what Redis held: {', '.join(OUTSIDE)}"
 
@@ -51,6 +52,10 @@ def record(found: Sequence[Rebuilt], taken_up: TakenUp) -> dict[str, Any]:
         "requests_expired": taken_up.expired,
         "gone": list(OUTSIDE) if any(each.forgotten for each in found) else [],
     }
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _position(position: Position) -> str | None:
