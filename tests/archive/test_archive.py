@@ -113,6 +113,17 @@ def test_a_missing_event_is_never_passed_over(archive: Archive) -> None:
     assert numbers(archive, Position(1008, 0)) == [9]
 
 
+def test_it_knows_which_events_it_holds(archive: Archive) -> None:
+    add(archive, 1, 5)
+    add(archive, 6, 9)
+
+    for n in (1, 3, 5, 6, 9):
+        assert archive.holds(0, Position(1000 + n, 0))
+        assert not archive.holds(0, Position(1000 + n, 1))
+    assert not archive.holds(0, Position(1000, 0))
+    assert not archive.holds(1, Position(1003, 0))
+
+
 def test_what_is_deleted_while_one_reads_is_read_where_else_it_is(archive: Archive) -> None:
     add(archive, 1, 5)
     spare = add(archive, 1, 7)
