@@ -40,10 +40,15 @@ class Bucket:
     """Calls block, each for some seconds at most. Raise ArchiveUnavailable.
 
     It may be used from several threads.
+
+    page  names that one call lists
     """
 
-    def __init__(self, place: Place, *, connect: float = 2.0, read: float = 10.0) -> None:
+    def __init__(
+        self, place: Place, *, connect: float = 2.0, read: float = 10.0, page: int = PAGE
+    ) -> None:
         self._bucket = place.bucket
+        self._names = page
         timeout = urllib3.Timeout(connect=connect, read=read)
         self._client = client(place.endpoint, place.access, timeout, connections=4)
 
@@ -60,7 +65,7 @@ class Bucket:
         be told or not."""
         while page := self._run(lambda after=after: self._page(prefix, after)):  # type: ignore[misc]
             yield from page
-            if len(page) < PAGE:
+            if len(page) < self._names:
                 return
             after = page[-1]
 
@@ -121,7 +126,7 @@ class Bucket:
             self._bucket, prefix=prefix, recursive=True, start_after=after or None
         )
         try:
-            return [str(each.object_name) for each in islice(listing, PAGE)]
+            return [str(each.object_name) for each in islice(listing, self._names)]
         except S3Error as error:
             if error.code not in NOTHING_THERE:
                 raise
