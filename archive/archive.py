@@ -41,12 +41,15 @@ class Archive:
 
     def check(self) -> None:
         """Raise WrongArchive where the bucket holds logs of another number of partitions."""
-        others = [each for each in self.bucket.folders("log/") if each != str(self.partitions)]
-        if others:
-            raise WrongArchive(
-                f"The archive holds logs of {others[0]} partitions, HORDE_PARTITIONS says "
-                f"{self.partitions}"
-            )
+        for folder in self.bucket.folders("log/"):
+            if folder == str(self.partitions):
+                continue
+            found = map(Segment.parse, self.bucket.names(f"log/{folder}/"))
+            if any(each is not None for each in found):  # else it is somebody else's
+                raise WrongArchive(
+                    f"The archive holds logs of {folder} partitions, HORDE_PARTITIONS says "
+                    f"{self.partitions}"
+                )
 
     def listed(self, partition: int, since: Position = START) -> Iterator[Segment]:
         """Every segment whose last event stands at `since` or behind it, in order of their last
@@ -92,10 +95,10 @@ class Archive:
     def holds(self, partition: int, position: Position) -> bool:
         """Whether this very event is archived."""
         for segment in self.listed(partition, position):
-            if position <= segment.first:
-                return position == segment.first
-            if position == segment.last:
+            if position in (segment.first, segment.last):
                 return True
+            if position < segment.first:
+                continue  # what it lies within, if anything, ends later
             with suppress(ArchiveMissing):  # another holds the same
                 entries = opened(segment, self.bucket.get(segment.key))
                 return any(each.position == position for each in entries)
@@ -125,24 +128,26 @@ class Archive:
 
     def _chain(self, partition: int, after: Position) -> Iterator[Segment]:
         wanted = 1 if after == START else None
+        apart: Segment | None = None
         for segment in self.listed(partition, after):
-            if wanted is None:
-                if segment.first > after:
-                    raise Gap(f"nothing in {segment.key} or before it holds {after}")
-            elif segment.beyond <= wanted:
-                continue  # of a second archiver, whose work was not needed
-            elif segment.number > wanted:
-                raise Gap(f"event {wanted} is not there, in front of {segment.key}")
-            yield segment
-            wanted = segment.beyond
+            if segment.first > after if wanted is None else segment.number > wanted:
+                # Of a second archiver, maybe: what it lies within ends later, and is listed later.
+                apart = apart or segment
+            elif wanted is None or segment.beyond > wanted:
+                yield segment
+                wanted, apart = segment.beyond, None
+        if apart is not None:
+            what = f"nothing that holds {after}" if wanted is None else f"not event {wanted}"
+            raise Gap(f"{what} is there, in front of {apart.key}")
 
     def add(self, partition: int, number: int, entries: Sequence[Raw]) -> Segment:
-        """Store a segment and read it back. Raise Damaged where the store has something else.
+        """Store a segment and read it back; the first one makes the bucket. Raise Damaged where
+        the store has something else.
 
         number  of its first event
         """
         segment, body = closed(self.partitions, partition, number, entries)
-        self.bucket.put(segment.key, body)
+        self.bucket.put(segment.key, body, first=number == 1)
         if self.bucket.get(segment.key) != body:
             raise Damaged(f"{segment.key} is not what was stored")
         return segment

@@ -52,9 +52,10 @@ class Bucket:
         timeout = urllib3.Timeout(connect=connect, read=read)
         self._client = client(place.endpoint, place.access, timeout, connections=4)
 
-    def put(self, key: str, body: bytes) -> None:
-        """Store an object."""
-        self._run(lambda: self._put(key, body))
+    def put(self, key: str, body: bytes, *, first: bool = False) -> None:
+        """Store an object. Only for the first one of a log a bucket is made: where one is gone,
+        what was in it is missing, and somebody has to look."""
+        self._run(lambda: self._put(key, body, first=first))
 
     def get(self, key: str) -> bytes:
         """All of an object; raise ArchiveMissing."""
@@ -70,7 +71,7 @@ class Bucket:
             after = page[-1]
 
     def folders(self, prefix: str) -> list[str]:
-        """What stands between `prefix` and the next `/` in any name, in order."""
+        """What stands between `prefix` and the next `/`, in order; not names that end there."""
         return self._run(lambda: self._folders(prefix))
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -89,11 +90,11 @@ class Bucket:
         except FAILURES as error:
             raise ArchiveUnavailable(reason(error)) from error
 
-    def _put(self, key: str, body: bytes) -> None:
+    def _put(self, key: str, body: bytes, *, first: bool) -> None:
         try:
             self._send(key, body)
         except S3Error as error:
-            if error.code != "NoSuchBucket":
+            if error.code != "NoSuchBucket" or not first:
                 raise
             make_bucket(self._client, self._bucket)
             self._send(key, body)
@@ -141,7 +142,9 @@ class Bucket:
             if error.code not in NOTHING_THERE:
                 raise
             return []
-        return sorted({each.removeprefix(prefix).split("/")[0] for each in found})
+        return sorted(
+            each.removeprefix(prefix).removesuffix("/") for each in found if each.endswith("/")
+        )
 
     def _delete(self, key: str) -> None:
         # One by one: stores differ in what they say of several.

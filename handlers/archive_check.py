@@ -62,6 +62,7 @@ class _Check:
         report, seen, apart = self._report, set[str](), ""
         while True:
             fresh = [each for each in await self._listed() if each.key not in seen]
+            fresh.sort(key=lambda each: (each.number, each.beyond))
             if apart and not fresh:
                 self._differs(apart)
                 break

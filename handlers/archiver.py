@@ -285,7 +285,9 @@ class Archiver:
             if numbers := {each.beyond for each in found if each.last == place}:
                 number = max(numbers)
                 beyond = (each for each in found if each.last > place)
-                return found, following(beyond, number, place), number
+                way = following(beyond, number, place)
+                if here.first <= (way[-1].last if way else place):
+                    return found, way, number
         # The checkpoint is lost, or of another time: the archive says itself how far it goes.
         end = await self._store(partial(self._archive.end, self._partition))
         if end is None:

@@ -166,3 +166,28 @@ def test_an_archive_of_another_number_of_partitions_is_refused(
 
     with pytest.raises(WrongArchive):
         Archive(Bucket(place), 4).check()
+
+
+def test_what_others_keep_in_the_bucket_is_no_archive(archive: Archive) -> None:
+    add(archive, 1, 5)
+    for name in ("log/7", "log/4/0000/read me", "log/1/0000/a b..c", "log/1/00000/x"):
+        archive.bucket.put(name, b"")
+
+    archive.check()
+
+    assert numbers(archive) == [1, 2, 3, 4, 5]
+
+
+def test_what_lies_within_another_segment_is_no_gap(archive: Archive) -> None:
+    """An archiver that came second left it: what was in front of it is swept already."""
+    for first, last in ((1, 3), (4, 9), (6, 7)):
+        add(archive, first, last)
+    events = range(1, 10)
+
+    assert numbers(archive) == list(events)
+    for n in events:
+        position = Position(1000 + n, 0)
+        assert numbers(archive, position) == list(range(n + 1, 10))
+        assert archive.holds(0, position)
+    assert not archive.holds(0, Position(1005, 1))
+    assert archive.end(0).beyond == 10

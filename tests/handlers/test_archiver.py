@@ -20,6 +20,7 @@ from handlers.archiver import (
     ArchiveBroken,
     ArchiveForeign,
     Archiver,
+    ArchiveShared,
     Bounds,
     Interrupted,
     LogTrimmed,
@@ -479,6 +480,42 @@ async def test_nothing_is_deleted_where_what_covers_it_cannot_be_read(desk: Desk
 
 
 @plain
+async def test_events_of_another_log_in_the_same_bucket_are_not_deleted(desk: Desk) -> None:
+    """Two deployments that began together on one bucket."""
+    await desk.write(4)
+    await desk.late()
+    archiver = desk.archiver(BOUNDS._replace(segment_bytes=1), sweep_seconds=0)
+    await archiver.step()
+    others = [Raw(str(at(n)).encode(), [b"type", b"t", b"n", b"-1"]) for n in (1, 2)]
+    other = desk.archive.add(desk.partition, 1, others)
+
+    for _ in range(2):
+        with pytest.raises(ArchiveShared):
+            while await archiver.step():
+                pass
+
+    assert other in list(desk.archive.listed(desk.partition))
+
+
+@plain
+async def test_a_bucket_that_is_gone_is_not_begun_anew(desk: Desk) -> None:
+    await desk.write(8)
+    await desk.late()
+    archiver = desk.archiver()
+    await archiver.step()
+    bucket = desk.archive.bucket
+    bucket.delete([each.key for each in desk.archive.listed(desk.partition)])
+    bucket._client.remove_bucket(bucket._bucket)
+
+    with pytest.raises(ArchiveUnavailable, match="NoSuchBucket"):
+        await archiver.step()
+    with pytest.raises(ArchiveBroken):
+        await archiver.step()
+
+    assert desk.segments() == []
+
+
+@plain
 async def test_a_half_written_object_is_written_anew(desk: Desk) -> None:
     await desk.write(6)
     await desk.late()
@@ -524,6 +561,22 @@ async def test_a_checkpoint_of_another_time_is_found_in_the_archive(desk: Desk) 
 
     assert desk.books.at == at(6)
     assert desk.segments() == [[1, 2, 3], [4, 5, 6]]
+
+
+@plain
+async def test_a_checkpoint_of_another_time_may_be_where_a_spare_object_ends(desk: Desk) -> None:
+    await desk.write(6)
+    await desk.late()
+    spare = await desk.put(1, 2)
+    desk.books.at = at(2)
+    await desk.put(1, 6)
+    await desk.log.read("XTRIM", desk.key, "MINID", "=", str(at(6)))
+
+    await desk.archiver().step()
+
+    assert desk.books.at == at(6)
+    assert desk.segments() == [[1, 2, 3, 4, 5, 6]]
+    assert spare not in list(desk.archive.listed(desk.partition))
 
 
 @plain

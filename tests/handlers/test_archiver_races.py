@@ -33,7 +33,7 @@ class Shelf(Bucket):
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
 
-    def put(self, key: str, body: bytes) -> None:
+    def put(self, key: str, body: bytes, *, first: bool = False) -> None:
         self.objects[key] = body
 
     def get(self, key: str) -> bytes:

@@ -144,5 +144,6 @@ async def test_every_kind_of_value_comes_back_as_it_was_whatever_its_size(
     await write(scratch, values)
     assert await read(scratch, 0) == values
 
+    archive.bucket.put("first", b"", first=True)
     added = snapshots.add(archive, 0, Position(7, 0), 1, reversed(values))
     assert snapshots.newest(archive, 0) == (added, values, [])
