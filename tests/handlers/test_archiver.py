@@ -531,6 +531,22 @@ async def test_a_half_written_object_is_written_anew(desk: Desk) -> None:
     assert desk.segments() == [[1, 2, 3], [4, 5, 6]]
 
 
+@plain
+async def test_a_damaged_object_whose_events_have_left_redis_is_told_as_that(desk: Desk) -> None:
+    """Not as events that somebody took from Redis."""
+    await desk.write(8)
+    await desk.late()
+    await desk.settled()
+    await desk.settle_down(desk.archiver())
+    assert await desk.in_redis() == [6, 7, 8]
+    _, damaged = desk.archive.listed(desk.partition)
+    desk.archive.bucket.put(damaged.key, b"something else")
+    desk.books.at = at(3)
+
+    with pytest.raises(ArchiveBroken):
+        await desk.archiver().step()
+
+
 @pytest.mark.parametrize("known", [START, at(3)])
 async def test_a_checkpoint_that_postgres_lost_is_found_in_the_archive(
     desk: Desk, known: Position
