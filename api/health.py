@@ -72,9 +72,10 @@ class Ready:
         self._needed = needed
         self._optional = optional
         self._drain = drain
+        self._said: set[str] = set()
 
     async def on_get(self, _req: falcon.asgi.Request, resp: falcon.asgi.Response) -> None:
-        """Try every part, all at once."""
+        """Try every part, all at once. Who asks does so often: what lasts is logged once."""
         checks = {**self._needed, **self._optional}
         reasons = await asyncio.gather(*map(_tried, checks.values()))
         away = {name: why for name, why in zip(checks, reasons, strict=True) if why is not None}
@@ -91,8 +92,11 @@ class Ready:
             resp.set_header("retry-after", RETRY_AFTER)
         else:
             body = Readiness(status="degraded" if degraded else "ok", degraded=told)
-        if away:
+        if away.keys() - self._said:
             logger.warning("not_ready", **away)
+        elif self._said and not away:
+            logger.info("ready_again")
+        self._said = set(away)
         resp.content_type = JSON
         resp.data = _encode(body)
 

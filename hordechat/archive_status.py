@@ -11,9 +11,9 @@ import msgspec
 from archive import snapshots
 from archive.archive import Archive, ArchiveUnavailable
 from events.base import START, Position
-from handlers.archiver import Held, fences_of, holders
 from handlers.log import Log
 from handlers.stream import memory_of, stretch
+from handlers.trimming import Held, fences_of, holders
 from hordechat.archiving import Checkpoints
 
 
@@ -58,7 +58,7 @@ async def status(
 ) -> Status:
     """Ask Redis, Postgres and the store, whose absence is told and not raised.
 
-    retention  seconds that events stay in Redis, where there is room
+    retention  seconds that events stay in Redis; 0 where there is no room
 
     Raise RedisUnavailable, DatabaseUnavailable.
     """

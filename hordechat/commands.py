@@ -7,7 +7,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -233,6 +233,7 @@ def archive_status(settings: Settings, *, as_json: bool) -> None:
     """Print how far everyone is with each partition's log."""
     import msgspec
 
+    from handlers.stream import memory
     from hordechat.archive_status import Status, status, told
     from hordechat.archiving import Checkpoints
     from projections.database import Database, DatabaseUnavailable
@@ -241,6 +242,8 @@ def archive_status(settings: Settings, *, as_json: bool) -> None:
         database = Database(settings.database_url, timeout=OPERATOR_SECONDS)
         checkpoints, retention = Checkpoints(database), settings.log_retention_seconds
         try:
+            if await memory(opened) > settings.log_memory_bytes:
+                retention = 0  # the archiver gives it up then
             return [
                 await status(opened, opened.archive, checkpoints, each, retention)
                 for each in opened.keys.all()
@@ -379,7 +382,7 @@ def rebuild_state(settings: Settings, *, as_json: bool) -> None:
     """Fold hot state from snapshot, archive and stream again; print what came of it."""
     import msgspec
 
-    from handlers.rebuild import TakenUp, take_up
+    from handlers.rebuild import LostMeanwhile, TakenUp, take_up
     from handlers.rebuild import rebuild_state as rebuild_hot_state
     from hordechat import rebuilt
     from projections.known import Known
@@ -391,13 +394,27 @@ def rebuild_state(settings: Settings, *, as_json: bool) -> None:
         await open_anonymous(log)  # it may be of the lost ones
         return found, await take_up(log, limits_of(settings))
 
-    with _archive_told():
-        found, taken_up = _with_log(settings, work, forgotten=True)
+    with _alone(settings, "rebuild state"), _archive_told():
+        try:
+            found, taken_up = _with_log(settings, work, forgotten=True)
+        except LostMeanwhile as error:
+            raise CannotOpen(f"{error}.") from error
     if as_json:
         print(msgspec.json.encode(rebuilt.record(found, taken_up)).decode())
     else:
         for line in rebuilt.told(found, taken_up):
             print(line)
+
+
+@contextmanager
+def _alone(settings: Settings, what: str) -> Iterator[None]:
+    """Let nobody else do the same at the same time. Raise CannotOpen where somebody does."""
+    from projections import session
+
+    with session.connect(settings.database_url, what) as ours:
+        if not session.try_lock(ours, what, 0):
+            raise CannotOpen(f"Another `hordechat {what}` is at work.")
+        yield
 
 
 def archive_snapshot(settings: Settings) -> None:
@@ -477,6 +494,10 @@ def verify(settings: Settings, *, whole: bool) -> bool:
     return not differences
 
 
+class _Enough(Exception):
+    """Nobody reads on."""
+
+
 def log(
     settings: Settings,
     *,
@@ -491,19 +512,27 @@ def log(
     words, named = frozenset(word.encode() for word in types), (request_id or "").encode()
     write, out = FORMS[form], sys.stdout.buffer
 
+    def put(lines: bytes) -> None:
+        try:
+            out.write(lines)
+            out.flush()
+        except OSError as error:
+            # What could not be written must not be tried again at our end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if isinstance(error, BrokenPipeError):  # whoever reads it has enough
+                raise _Enough from error
+            raise CannotOpen(f"The events cannot be written: {error.strerror}.") from error
+
     async def work(opened: Log) -> None:
         partitions = list(opened.keys.all()) if partition is None else [partition]
         begins, ends = span(since, until, await opened.now_ms(partitions[0]))
-        out.write(heading(form))
+        put(heading(form))
         async with aclosing(history(opened, partitions, begins, ends)) as pages:
             async for page in pages:
-                out.write(write(chosen(page, types=words, request_id=named)))
-        out.flush()
+                put(write(chosen(page, types=words, request_id=named)))
 
-    try:
+    with suppress(_Enough):
         _with_log(settings, work, forgotten=True)  # what is archived can be read all the same
-    except BrokenPipeError:  # whoever reads it has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def user_create(

@@ -36,7 +36,7 @@ QUESTION = (
     "Hello! This sentence travels as a chat request through an event log to a worker that pulled "
     "it, comes back in small pieces while it is being written, and is told here as it arrives."
 )
-_READY_SECONDS = 60.0
+_READY_SECONDS = 180.0
 _MOST_STARTS = 4
 _ANSWER_SECONDS = 30.0
 _RELEASE_SECONDS = 5.0

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from api import health
 from hordechat.datadir import free_port
 from tests.api.site import MESSAGE, MODEL, Site, opened
+from tests.logged import logged
 from tests.proxy import Proxy
 from tests.spec import spec
 
@@ -208,6 +210,21 @@ async def test_a_policy_that_may_evict_is_not_ready(site: Site) -> None:
         await read("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
     assert (answer.status_code, answer.json()["failing"]) == (503, ["redis"])
+
+
+async def test_what_is_not_ready_is_logged_once_however_often_it_is_asked(site: Site) -> None:
+    read, ready = site.parts.log.read, "/health/ready"
+    with logged(health.logger) as lines:
+        await read("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        try:
+            for _ in range(3):
+                await site.http.get(ready)
+        finally:
+            await read("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        for _ in range(3):
+            await site.http.get(ready)
+
+    assert [line["event"] for line in lines] == ["not_ready", "ready_again"]
 
 
 async def test_a_store_that_is_away_degrades_the_service(redis_url: str, migrated_url: str) -> None:
