@@ -38,6 +38,10 @@ OUTSIDE = (
 """What Redis holds and the log does not: gone where Redis lost what it had."""
 
 
+class LostMeanwhile(Exception):
+    """Redis lost what it held while state was rebuilt: run it again."""
+
+
 class Elsewhere(Protocol):
     """What Postgres knows of the logs."""
 
@@ -86,7 +90,8 @@ async def rebuild_state(log: Log, elsewhere: Elsewhere | None = None) -> list[Re
     Streams, content and whatever else is no state stay. A stream that does not hold the event at
     the archive's end is joined to it: behind that event comes what it has of later ones. Raise
     HistoryLost, and leave all as it is, where the log has no beginning; Damaged, RedisUnavailable,
-    ArchiveUnavailable and what `elsewhere` raises, after which it is to be run again.
+    ArchiveUnavailable, LostMeanwhile and what `elsewhere` raises, after which it is to be run
+    again. Not two at once: they would fold into the same state.
     """
     threads = Threads(1, waiting=1, name="rebuild")
     try:
@@ -111,9 +116,21 @@ class _Rebuild:
         rebuilt = [await self._one(partition) for partition in partitions]
         await self._set_clocks(rebuilt)
         await log.begin()
+        await self._check_gates()
         for partition in partitions:
             await log.read("HDEL", log.keys.control(partition), "gate")
         return rebuilt
+
+    async def _check_gates(self) -> None:
+        """Raise LostMeanwhile where what was folded is gone, which takes the gate along. What we
+        marked as begun since is not."""
+        log = self._log
+        controls = [log.keys.control(partition) for partition in log.keys.all()]
+        lost = [each for each in controls if not await log.read("HEXISTS", each, "gate")]
+        for each in lost:
+            await log.read("HDEL", each, "last_ms")
+        if lost:
+            raise LostMeanwhile("Redis lost what it held while state was rebuilt: run it again")
 
     async def _check(self, partition: int) -> None:
         """Raise HistoryLost where there is no beginning from which to fold."""

@@ -491,8 +491,7 @@ async def test_events_of_another_log_in_the_same_bucket_are_not_deleted(desk: De
 
     for _ in range(2):
         with pytest.raises(ArchiveShared):
-            while await archiver.step():
-                pass
+            await desk.settle_down(archiver)
 
     assert other in list(desk.archive.listed(desk.partition))
 

@@ -3,6 +3,7 @@ told."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -10,13 +11,16 @@ import pytest
 from archive.archive import Archive, HistoryLost
 from events import types
 from events.base import START, Position
+from events.keys import Keys
 from handlers.errors import Rebuilding, RedisUnavailable
-from handlers.log import Log
-from handlers.rebuild import Rebuilt, rebuild_state, take_up
+from handlers.limits import Limits
+from handlers.log import Log, ResponseError
+from handlers.rebuild import LostMeanwhile, Rebuilt, rebuild_state, take_up
 from handlers.snapshots import read, take
 from handlers.stream import stretch
 from handlers.verify import Difference, verify
 from hordechat.process import Service
+from lua.link import Link
 from tests.handlers.pool import KEY, Pool, operation_of
 from tests.handlers.shelf import archive_in, put_away, stream_of
 
@@ -59,6 +63,17 @@ class Dying:
 
     def scan(self, pattern: str) -> Any:
         return self._inner.scan(pattern)
+
+
+class Emptied(Dying):
+    """A Redis that comes back empty behind the n-th command."""
+
+    async def call(self, *command: Any, **more: Any) -> Any:
+        answer = await self._inner.call(*command, **more)
+        self._left -= 1
+        if self._left == 0:
+            await self._inner.call("FLUSHDB")
+        return answer
 
 
 class Killed(Exception):
@@ -339,3 +354,33 @@ async def test_a_rebuild_that_is_killed_is_mended_by_another(
         assert not await log.read("HGET", log.keys.control(0), "gate")
         await log.check_begun()
     assert at > 10
+
+
+async def test_a_redis_that_is_emptied_while_it_is_rebuilt_is_not_taken_for_a_new_one(
+    redis_url: str, s3_server: Service
+) -> None:
+    redis = Link(redis_url, timeout=10)
+    log = Log(redis, Keys(4), test=True, archive=archive_in(s3_server, 4))
+    assert log.archive is not None
+    await _worked(await Pool.opened(log, Limits()), 1)
+    await _archive(log.archive, log)
+    before, heard = await _state(log), await Heard.of(log)
+    whole = Emptied(redis, 10**6)
+    await rebuild_state(Log(whole, log.keys, test=True, archive=log.archive), heard)
+    commands, emptied = 10**6 - whole._left, 0
+    for at in (commands // 3, commands * 2 // 3, *range(commands - 27, commands, 3)):
+        dying = Emptied(redis, at)
+
+        with contextlib.suppress(HistoryLost, LostMeanwhile, ResponseError):
+            await rebuild_state(Log(dying, log.keys, test=True, archive=log.archive), heard)
+
+        if dying._left > 0:  # one into an empty Redis took fewer
+            break
+        emptied += 1
+        with pytest.raises(RedisUnavailable):
+            await log.check_begun()
+    assert emptied > 5
+    await rebuild_state(log, heard)
+    assert await _state(log) == before
+    await log.check_begun()
+    await log.close()

@@ -160,3 +160,14 @@ def test_a_reader_that_has_enough_ends_it_quietly(
     assert process.wait(20) == 0
     assert process.stderr.read() == b""
     process.stderr.close()
+
+
+def test_a_disk_that_is_full_is_said_in_a_sentence(log: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "hordechat", "log", "--data-dir", str(tmp_path)]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, env=os.environ | log, stdout=full, stderr=subprocess.PIPE, check=False
+        )
+
+    assert done.returncode == 1
+    assert done.stderr == b"Error: The events cannot be written: No space left on device.\n"

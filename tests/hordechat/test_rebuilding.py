@@ -18,6 +18,7 @@ from hordechat.cli import main
 from hordechat.process import Service
 from hordechat.snapshotting import Snapshots
 from lua.link import Link
+from projections import session
 from tests.handlers.pool import Pool
 from tests.handlers.shelf import archive_in, put_away
 
@@ -118,3 +119,18 @@ def test_an_archive_of_another_deployment_is_no_base_for_a_rebuild(
 
     assert result.exit_code == 1
     assert "partitions, HORDE_PARTITIONS says 4" in result.output
+
+
+def test_two_rebuilds_of_the_state_are_not_at_work_at_once(
+    environ: dict[str, str], redis_url: str, archive: Archive
+) -> None:
+    assert _run(environ, "migrate").exit_code == 0
+    asyncio.run(_archived(redis_url, archive))
+    with session.connect(environ["DATABASE_URL"], "another") as another:
+        assert session.try_lock(another, "rebuild state", 0)
+
+        refused = _run(environ, "rebuild", "state")
+
+    assert refused.exit_code == 1
+    assert "Another `hordechat rebuild state` is at work." in refused.output
+    assert _run(environ, "rebuild", "state").exit_code == 0
