@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -24,8 +24,9 @@ from archive.segments import Raw, Segment, opened
 from events.base import START, Position
 from handlers.errors import Rebuilding
 from handlers.log import Log
-from handlers.stream import Stretch, holds, stretch, trim
+from handlers.stream import Stretch, holds, stretch
 from handlers.threads import Busy, Threads
+from handlers.trimming import Readers, Trimming
 
 logger = structlog.get_logger()
 
@@ -45,13 +46,6 @@ WINDOW_MS = 15 * 60_000
 
 SWEEP_SECONDS = 60.0
 """An upload of which nobody heard any more has landed by then, or never will."""
-
-BEHIND = 1500
-"""Events by which a reader has to be behind to be told of: the settler's fences are up to 1000."""
-
-LOOK_SECONDS = 10.0
-AGAIN_SECONDS = 60.0
-"""How often it is asked who is so far behind, and how often the same is told again."""
 
 
 class Stuck(Exception):
@@ -98,14 +92,7 @@ class Interrupted(Exception):
     """Another archiver is at work, or the log is not what it was: begin anew."""
 
 
-class Marks(NamedTuple):
-    """How far a reader of the log has come, and how far what it announced."""
-
-    position: Position
-    signalled: Position
-
-
-class Books(Protocol):
+class Books(Readers, Protocol):
     """What Postgres knows of a partition's log."""
 
     async def place(self, partition: int) -> Position:
@@ -113,9 +100,6 @@ class Books(Protocol):
 
     async def move(self, partition: int, before: Position, after: Position) -> bool:
         """Archived up to `after`, if that was `before`; whether it was."""
-
-    async def readers(self, partition: int) -> Mapping[str, Marks]:
-        """Every reader that has a checkpoint, by its name."""
 
 
 class Bounds(NamedTuple):
@@ -125,39 +109,6 @@ class Bounds(NamedTuple):
     segment_seconds: float
     retention: float
     """Seconds that events stay in Redis, where there is room."""
-
-
-class Held(NamedTuple):
-    """Somebody who still needs the events from a position on."""
-
-    by: str
-    position: Position
-
-
-async def fences_of(log: Log, partition: int) -> list[Position]:
-    """How far the settler has carried a partition's events over to each partition; START where it
-    has not begun, or state is being rebuilt."""
-    told = [await log.read("HGET", log.keys.fences(target), partition) for target in log.keys.all()]
-    return [Position.parse(fence) if fence else START for fence in told]
-
-
-def holders(
-    readers: Mapping[str, Marks], fences: Sequence[Position], first: Position
-) -> list[Held]:
-    """Who needs events of a stream that begins at `first`. Who stands in front of it reads the
-    archive; a settler that has not begun will begin with the stream."""
-    held = [
-        Held(f"projector {name}", mark)
-        for name, marks in readers.items()
-        for mark in marks
-        if mark >= first
-    ]
-    held += [
-        Held(f"settler to partition {target}", fence)
-        for target, fence in enumerate(fences)
-        if fence >= first or fence == START
-    ]
-    return held
 
 
 def size_of(entry: Raw) -> int:
@@ -198,8 +149,7 @@ class Archiver:
         self._swept_at = 0.0
         self._unswept = False
         self._sure: deque[Position] = deque(maxlen=2)
-        self._told = ("", 0.0)
-        self._looked_at = -LOOK_SECONDS
+        self._trimming = Trimming(log, books, bounds.retention, partition)
 
     @property
     def reached(self) -> Position:
@@ -227,9 +177,13 @@ class Archiver:
         now = await self._log.now_ms(self._partition)
         await self._fill(now - SETTLED_MS)
         full = self._bytes >= self._bounds.segment_bytes
-        if full or self._ripe(now) or (pressed and await self._would_free()):
+        if (
+            full
+            or self._ripe(now)
+            or (pressed and self._pending and await self._trimming.frees(self._reached))
+        ):
             await self._close()
-        await self._trim(now, pressed=pressed)
+        await self._trimming.trim(self._reached, now, pressed=pressed)
         await self._sweep_in_time()
         self._sound = True
         return full
@@ -371,13 +325,6 @@ class Archiver:
             return False
         return now - self._pending[0].position.ms >= self._bounds.segment_seconds * 1000
 
-    async def _would_free(self) -> bool:
-        """Whether nobody but us needs what would be archived."""
-        if not self._pending:
-            return False
-        here = await stretch(self._log, self._partition)
-        return all(each.position > self._reached for each in await self._held(here.first))
-
     async def _close(self) -> None:
         entries = list(self._cut())
         segment = await self._store(
@@ -406,52 +353,6 @@ class Archiver:
             total += size_of(entry)
             if total >= self._bounds.segment_bytes:
                 return
-
-    # trimming
-
-    async def _held(self, first: Position) -> list[Held]:
-        readers = await self._books.readers(self._partition)
-        return holders(readers, await fences_of(self._log, self._partition), first)
-
-    async def _trim(self, now: int, *, pressed: bool) -> None:
-        floor, first = self._reached, (await stretch(self._log, self._partition)).first
-        if not pressed:
-            floor = min(floor, Position(max(0, now - round(self._bounds.retention * 1000)), 0))
-        if floor <= first:
-            await self._tell(None, floor)
-            return
-        last = min(await self._held(first), key=_position, default=None)
-        await self._tell(last if last and last.position < floor else None, floor)
-        if last is not None:
-            floor = min(floor, last.position)
-        if trimmed := await trim(self._log, self._partition, floor):
-            logger.info("trimmed", partition=self._partition, events=trimmed, floor=str(floor))
-
-    async def _tell(self, holder: Held | None, wanted: Position) -> None:
-        """Say who holds the trim back: when that changes, and each minute."""
-        now = asyncio.get_running_loop().time()
-        if now - self._looked_at < LOOK_SECONDS:
-            return
-        self._looked_at = now
-        before, said_at = self._told
-        if holder is not None:
-            page = await self._log.read(
-                "XRANGE", self._key, f"({holder.position}", str(wanted), "COUNT", BEHIND
-            )
-            holder = holder if len(page) == BEHIND else None
-        if holder is None:
-            if before:
-                logger.info("trim_goes_on", partition=self._partition)
-            self._told = ("", now)
-        elif holder.by != before or now - said_at >= AGAIN_SECONDS:
-            logger.warning(
-                "trim_held_back",
-                partition=self._partition,
-                by=holder.by,
-                position=str(holder.position),
-                seconds=round((wanted.ms - holder.position.ms) / 1000),
-            )
-            self._told = (holder.by, now)
 
     # objects that nobody counts on
 
@@ -508,10 +409,6 @@ class Archiver:
                 return await self._threads.run(work)
         except (TimeoutError, Busy) as error:
             raise ArchiveUnavailable("it hangs") from error
-
-
-def _position(held: Held) -> Position:
-    return held.position
 
 
 def _earlier(position: Position) -> Position:

@@ -11,9 +11,10 @@ from archive.archive import ArchiveUnavailable, Damaged
 from archive.bucket import ArchiveMissing
 from events.base import START, Position
 from handlers import stream
-from handlers.archiver import Archiver, Interrupted, Marks, Stuck
+from handlers.archiver import Archiver, Interrupted, Stuck
 from handlers.errors import OutOfMemory, Rebuilding, RedisUnavailable
 from handlers.log import Log
+from handlers.trimming import Marks
 from hordechat.snapshotting import Snapshots
 from lua.link import Unavailable
 from projections.database import Database, DatabaseUnavailable

@@ -13,8 +13,7 @@ from archive.bucket import Bucket, Place
 from archive.s3 import Access
 from archive.segments import Raw, Segment
 from events.base import START, Position
-from handlers import archiver as archivers
-from handlers import stream
+from handlers import stream, trimming
 from handlers.archiver import (
     ArchiveAhead,
     ArchiveBroken,
@@ -24,11 +23,11 @@ from handlers.archiver import (
     Bounds,
     Interrupted,
     LogTrimmed,
-    Marks,
 )
 from handlers.errors import Rebuilding
 from handlers.log import Log
 from handlers.threads import Threads
+from handlers.trimming import Marks
 from hordechat.process import Service
 from tests.handlers.shelf import archive_in, stream_of
 from tests.logged import logged
@@ -71,7 +70,7 @@ class Paper:
 
 @dataclass
 class Desk:
-    """A log, its archive, its books, and archivers."""
+    """A log, its archive, its books, and trimming."""
 
     log: Log
     archive: Archive
@@ -348,20 +347,20 @@ async def test_memory_that_runs_short_closes_a_segment_where_that_frees_somethin
 
 @plain
 async def test_who_holds_the_trim_back_is_said_once(desk: Desk) -> None:
-    await desk.write_quickly(archivers.BEHIND + 10)
+    await desk.write_quickly(trimming.BEHIND + 10)
     await desk.late()
     await desk.settled()
     desk.books.marks = {"status": Marks(at(2), at(2))}
     archiver = desk.archiver(BOUNDS._replace(segment_bytes=10**6))
     await desk.clock(10**9)
 
-    with logged(archivers.logger) as lines:
+    with logged(trimming.logger) as lines:
         for _ in range(3):
             await archiver.step()
 
     (said,) = [line for line in lines if line["event"] == "trim_held_back"]
     assert (said["by"], said["position"]) == ("projector status", str(at(2)))
-    assert said["seconds"] == (archivers.BEHIND + 8) * TICK // 1000
+    assert said["seconds"] == (trimming.BEHIND + 8) * TICK // 1000
     assert said["log_level"] == "warning"
 
 
@@ -372,7 +371,7 @@ async def test_a_reader_just_behind_is_not_told_of(desk: Desk) -> None:
     await desk.settled()
     desk.books.marks = {"status": Marks(at(2), at(2))}
 
-    with logged(archivers.logger) as lines:
+    with logged(trimming.logger) as lines:
         await desk.settle_down(desk.archiver())
 
     assert await desk.in_redis() == list(range(2, 21))

@@ -15,8 +15,9 @@ from archive.archive import Archive
 from archive.bucket import ArchiveMissing, Bucket
 from archive.segments import Raw
 from events.base import START, Position
-from handlers.archiver import Archiver, Bounds, Interrupted, Marks
+from handlers.archiver import Archiver, Bounds, Interrupted
 from handlers.log import Log
+from handlers.trimming import Marks
 from tests.handlers.shelf import stream_of
 
 BASE = 1_700_000_000_000

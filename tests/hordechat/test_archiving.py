@@ -23,10 +23,11 @@ from click.testing import CliRunner
 from archive.archive import ArchiveUnavailable, Damaged
 from events.base import START, Position
 from events.keys import Keys
-from handlers.archiver import ArchiveAhead, Interrupted, Marks
+from handlers.archiver import ArchiveAhead, Interrupted
 from handlers.errors import RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log
+from handlers.trimming import Marks
 from hordechat import archiving
 from hordechat.archiving import Checkpoints, LogMemory, archive
 from hordechat.cli import main
