@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import handlers.snapshots
 from archive import snapshots
 from archive.archive import Archive
 from archive.snapshots import Snapshot, Value
@@ -13,6 +14,7 @@ from handlers.snapshots import Base, drop, put_newest, read, take, write
 from hordechat.process import Service
 from tests.handlers.pool import Pool
 from tests.handlers.shelf import archive_in, put_away
+from tests.logged import logged
 
 
 @pytest.fixture
@@ -115,9 +117,12 @@ async def test_without_any_good_snapshot_a_fold_begins_at_the_beginning(
     archive.bucket.put(taken.key, b"nonsense")
     await drop(scratch, at)
 
-    assert await put_newest(archive, scratch, at) == Base(START, 0)
+    with logged(handlers.snapshots.logger) as lines:
+        assert await put_newest(archive, scratch, at) == Base(START, 0)
+    assert [(line["event"], line["key"]) for line in lines] == [("snapshot_damaged", taken.key)]
     assert await put_newest(None, scratch, 0) == Base(START, 0)
     assert await read(scratch, at) == []
+    await write(scratch, await read(pool.log, at))
     assert await take(archive, scratch, at) == taken
     assert snapshots.newest(archive, at)[0] == taken
 
