@@ -110,8 +110,8 @@ def test_the_commands_are_those_that_operators_rely_on():
     assert {" ".join(path) for path in _all_commands(main)} == {
         "up", "info", "user", "user create", "user list", "user show", "user set", "user reset-key",
         "user delete", "worker", "settings", "migrate", "web", "projector",
-        "settler", "janitor", "archiver", "archive", "archive status", "archive check", "rebuild", "verify", "log",
-        "demo", "filters", "filters check",
+        "settler", "janitor", "archiver", "archive", "archive status", "archive check",
+        "archive snapshot", "rebuild", "verify", "log", "demo", "filters", "filters check",
         "mode", "timeout", "timeout set", "timeout list", "timeout clear",
         "kudos", "kudos grant", "ledger", "objects", "objects check",
     }  # fmt: skip
