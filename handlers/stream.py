@@ -68,11 +68,11 @@ async def memory(log: Log) -> int:
     return sum(await asyncio.gather(*(memory_of(log, each) for each in log.keys.all())))
 
 
-async def trim(log: Log, partition: int, floor: Position) -> int:
+async def trim(log: Log, partition: int, floor: Position, piece: int = PIECE) -> int:
     """Take off what stands in front of `floor`, in whole nodes of the stream, so that some may be
     left; count it. The event at `floor` stays."""
     key, trimmed = log.keys.events(partition), 0
-    while gone := int(await log.read("XTRIM", key, "MINID", "~", str(floor), "LIMIT", PIECE)):
+    while gone := int(await log.read("XTRIM", key, "MINID", "~", str(floor), "LIMIT", piece)):
         trimmed += gone
     return trimmed
 
