@@ -11,7 +11,7 @@ import pytest
 from archive.archive import Archive, HistoryLost
 from events import types
 from events.base import START, Position
-from events.keys import Keys
+from events.keys import PARTITIONS, Keys
 from handlers.errors import Rebuilding, RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log, ResponseError
@@ -170,6 +170,7 @@ async def test_into_an_empty_redis_comes_what_was_archived_and_content_is_gone(
         await log.check_begun()
     found = await rebuild_state(log, Heard([each[-1].position if each else START for each in logs]))
 
+    assert int(await log.read("GET", PARTITIONS)) == log.keys.partitions
     assert await _state(log) == before
     for each, entries in zip(found, logs, strict=True):
         assert each.forgotten
@@ -309,6 +310,30 @@ async def test_what_a_redis_took_that_began_anew_is_folded_on_top(
     await _archive(archive, log)
     assert await _differences(log, scratch) == []
     assert await _differences(log, scratch, whole=True) == []
+
+
+@pytest.mark.parametrize("log", ["one partition"], indirect=True)
+async def test_events_that_were_trimmed_before_they_were_archived_are_counted(
+    pool: Pool, archive: Archive
+) -> None:
+    log = pool.log
+    await _worked(pool)
+    await _archive(archive, log)
+    end = archive.end(0)
+    assert end is not None
+    await _worked(pool)
+    behind = [each for each in await stream_of(log, 0) if each.position > end.last]
+    await log.read("XTRIM", log.keys.events(0), "MINID", "=", str(behind[3].position))
+
+    (found,) = await rebuild_state(log)
+
+    assert found.lost is not None
+    assert (found.lost.behind, found.lost.trimmed) == (end.last, 3)
+    assert found.lost.added == len(behind) - 3
+    assert [each.position for each in await stream_of(log, 0)] == [
+        end.last,
+        *(each.position for each in behind[3:]),
+    ]
 
 
 async def test_a_log_without_its_beginning_is_left_as_it_is(pool: Pool) -> None:
