@@ -15,6 +15,12 @@ EVENTS  (none)
 -- use lib/emit
 -- use lib/ids
 -- use apply/*
+
+-- Whose beginning these need. Where that was lost with a stretch of the log they have nothing to tell: neither their
+-- request nor their job will ever come, and what is left of it would be neither whole nor ever end.
+local needed = {assigned = "request", cancelled = "request", returned = "request", progressed = "generation",
+  refused = "generation", faulted = "generation", ["submitted-reply"] = "generation"}
+
 local key, at = 3, 1
 local parsed = {} -- many events of a run name the same roles
 while at <= #ARGV do
@@ -30,7 +36,10 @@ while at <= #ARGV do
   end
   local e = {}
   for i = at + 4, at + 3 + values, 2 do e[ARGV[i]] = ARGV[i + 1] end
-  apply[e.type](keys, e, position, tonumber(string.match(position, "^(%d+)-")))
+  local needs = needed[e.type]
+  if not needs or call("EXISTS", keys[needs]) == 1 then
+    apply[e.type](keys, e, position, tonumber(string.match(position, "^(%d+)-")))
+  end
   at = at + 4 + values
 end
 return {"OK"}

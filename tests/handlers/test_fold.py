@@ -10,9 +10,10 @@ from handlers.grants import grant
 from handlers.log import Log
 from handlers.modes import set_modes
 from handlers.passkeys import set_passkey
-from handlers.replay import keys_of
+from handlers.replay import fold, keys_of, read_log
 from handlers.shared_keys import Terms, open_shared_key
 from handlers.verify import verify
+from tests.handlers.driver import Driver
 from tests.handlers.pool import SECRET, Pool, operation_of
 
 
@@ -68,3 +69,23 @@ async def test_verify_sees_a_missing_and_a_spare_key(pool: Pool, scratch: Log) -
     found = {each.key for each in await verify(pool.log, scratch, rounds=2)}
 
     assert found == {spare, pool.log.keys.request(request_id)}
+
+
+@pytest.mark.parametrize("log", ["one partition"], indirect=True)
+async def test_a_log_that_lost_a_stretch_is_folded_all_the_same(pool: Pool, scratch: Log) -> None:
+    """Of a request or a job whose beginning is gone nothing is left."""
+    await Driver(pool, seed=7).run(150)
+    await pool.settle()
+    entries = [entry async for page in read_log(pool.log, 0) for entry in page]
+    words = {entry.fields[1] for entry in entries}
+    assert words > {b"assigned", b"submitted-reply", b"returned", b"cancelled", b"faulted"}
+    await scratch.scripts.preload("replay_event")
+    for first in range(0, len(entries), 41):
+        for length in (1, 40):
+            await scratch.read("FLUSHDB")
+
+            await fold(scratch, entries[:first] + entries[first + length :])
+
+            for key in await keys_of(scratch, 0, "state"):
+                if key.startswith(("horde:request:", "horde:generation:")):
+                    assert await scratch.read("HEXISTS", key, "state")
