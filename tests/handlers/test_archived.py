@@ -160,6 +160,17 @@ async def test_what_a_redis_that_lost_its_log_had_is_told_before_it_is_said_to_b
     assert await read_until_lost(log) == list(range(1, 26))
 
 
+async def test_a_log_that_redis_loses_while_it_is_read_is_said_to_be_lost(log: Log) -> None:
+    await write(log, PAGE + 9)
+    pages = read_raw(log, 0)
+    await anext(pages)
+    await log.read("DEL", log.keys.events(0))
+    await write(log, 3, first=2 * PAGE)
+
+    with pytest.raises(HistoryLost):
+        await anext(pages)
+
+
 async def test_a_whole_stream_needs_no_object_to_be_read(log: Log, archive: Archive) -> None:
     await write(log, 9)
     assert await read(log) == list(range(1, 10))

@@ -12,9 +12,12 @@ from handlers.modes import set_modes
 from handlers.passkeys import set_passkey
 from handlers.replay import fold, keys_of, read_log
 from handlers.shared_keys import Terms, open_shared_key
+from handlers.snapshots import take
 from handlers.verify import verify
+from hordechat.process import Service
 from tests.handlers.driver import Driver
 from tests.handlers.pool import SECRET, Pool, operation_of
+from tests.handlers.shelf import archive_in, put_away
 
 
 @pytest.mark.parametrize("kind", STATE)
@@ -58,6 +61,36 @@ async def test_verify_names_the_key_and_field_that_was_altered_by_hand(
     found = await verify(pool.log, scratch, rounds=2)
 
     assert [(each.key, each.field) for each in found] == [(key, field)]
+
+
+@pytest.mark.parametrize("log", ["one partition"], indirect=True)
+async def test_verify_sees_what_was_altered_in_front_of_a_snapshot(
+    pool: Pool, scratch: Log, s3_server: Service
+) -> None:
+    request_id = await pool.submit()
+    await pool.settle()
+    archive = archive_in(s3_server, 1)
+    await put_away(archive, pool.log, 0)
+    assert await take(archive, scratch, 0)
+    await pool.submit()
+    pool.log.archive = archive
+    key = pool.log.keys.request(request_id)
+    await pool.log.read("HSET", key, "max_length", "7")
+    await scratch.read("FLUSHDB")
+
+    found = await verify(pool.log, scratch, rounds=2)
+
+    assert [(each.key, each.field) for each in found] == [(key, "max_length")]
+
+
+@pytest.mark.parametrize("log", ["one partition"], indirect=True)
+async def test_verify_sees_a_position_that_no_event_has(pool: Pool, scratch: Log) -> None:
+    key = pool.log.keys.request(await pool.submit())
+    await pool.log.read("HSET", key, "position", "1-1")
+
+    found = await verify(pool.log, scratch, rounds=2)
+
+    assert [(each.key, each.field) for each in found] == [(key, "position")]
 
 
 async def test_verify_sees_a_missing_and_a_spare_key(pool: Pool, scratch: Log) -> None:

@@ -96,6 +96,31 @@ def test_events_are_those_that_were_written(
     )
 
 
+def test_who_goes_back_is_told_the_same_again(
+    client: redis.Redis, keys: Keys, split: Cut, spliced: Log
+) -> None:
+    positions = written(client, keys)
+    cut(split, (12,))
+
+    for after in (START, positions[2], START, positions[4]):
+        behind = [each for each in positions if each > after]
+        assert [each.position for each in spliced.read(after, count=2)] == behind[:2]
+
+
+def test_a_log_that_was_begun_anew_is_not_read_for_what_was_archived(
+    client: redis.Redis, keys: Keys, split: Cut, spliced: Log
+) -> None:
+    positions = written(client, keys)
+    split.put_away(12)
+    kept = client.xrange(keys.events(0), f"({positions[11]}")
+    client.delete(keys.events(0))
+    for position, fields in kept:  # nothing was ever trimmed, as far as Redis knows
+        client.xadd(keys.events(0), fields, id=position)
+
+    with pytest.raises(HistoryLost):
+        spliced.read(START, count=3)
+
+
 def test_what_is_trimmed_between_two_pages_comes_from_the_archive(
     client: redis.Redis, keys: Keys, split: Cut, spliced: Log
 ) -> None:
@@ -389,13 +414,15 @@ def test_signals_that_a_runner_did_not_send_come_from_the_archive(
     story = Story()
     request = story.submit()
     story.reply(request, story.assign(request))
+    story.submit()
     append(client, story.events, keys)
     ear = Ear(client, "horde:chat:*")
     checkpoint.ensure(connected, "status", 0)
     checkpoint.move(
         connected, "status", 0, START, checkpoint.Checkpoint(story.head, story.events[0][0])
     )
-    cut(split, (2, 1))
+    assert cut(split, (2, 2)) == story.head
+    assert client.xlen(keys.events(0)) == 1
 
     heir = Projector(STATUS, spliced, connected)
     heir.resume()
