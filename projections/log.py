@@ -123,7 +123,8 @@ class Log:
         if self._joined(position):
             return True
         if position != START and self._joined(START):
-            return False
+            # Unless it was joined just now: `rebuild state` brings back what Redis lost.
+            return self._in_stream(position) or self._joined(position)
         raise HistoryLost(f"neither {self._key} nor the archive goes on at {position}")
 
     def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:

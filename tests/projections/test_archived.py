@@ -203,6 +203,41 @@ def test_a_hole_in_the_archive_and_an_object_that_was_changed_stop_the_reader(
     assert read_on(spliced, positions[9]) == positions[10:]
 
 
+class Joined:
+    """An archive whose stream is begun anew behind its end while it is looked at, as `rebuild
+    state` does: between a look for a position and one for the beginning."""
+
+    def __init__(self, archive: Archive, join: Callable[[], object]) -> None:
+        self._archive = archive
+        self._join = join
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._archive, name)
+
+    def end(self, partition: int, after: Position = START) -> Segment | None:
+        """Where it ends."""
+        if after == START:
+            self._join()
+        return self._archive.end(partition, after)
+
+
+def test_a_log_that_is_joined_while_it_is_looked_at_lost_nothing(
+    client: redis.Redis, keys: Keys, split: Cut
+) -> None:
+    positions = written(client, keys)
+    split.put_away(len(positions))
+    last = split.stream(positions[-2])[0]
+    client.delete(keys.events(0))
+
+    def join() -> None:
+        pairs = dict(zip(last.fields[::2], last.fields[1::2], strict=True))
+        client.xadd(keys.events(0), pairs, id=last.id)  # type: ignore[arg-type]
+
+    joined: Any = Joined(split.archive, join)
+
+    assert Log(client, keys, 0, joined).holds(positions[-1])
+
+
 def test_an_archive_that_is_away_is_asked_only_where_it_is_needed(
     client: redis.Redis, redis_url: str, keys: Keys, split: Cut
 ) -> None:
