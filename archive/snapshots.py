@@ -5,10 +5,7 @@ As with segments, a name tells what is in it, and a listing of names is all the 
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -16,14 +13,14 @@ import msgspec
 
 from archive.archive import Archive
 from archive.bucket import ArchiveMissing
-from archive.segments import Damaged, padded
+from archive.sealed import Damaged, seal, unseal
+from archive.segments import padded
 from events.base import Position
 
 _NAME = re.compile(
     r"state/(?P<partitions>[1-9]\d{0,3})/(?P<partition>\d{4})/(?P<position>\d{15}-\d{10})"
     r"_(?P<events>[1-9]\d*)_(?P<digest>[0-9a-f]{64})\.msgpack\.gz"
 )
-_LEVEL = 6
 KEPT = 2
 """How many of a partition are kept: the newest may turn out to be damaged."""
 
@@ -104,7 +101,8 @@ def newest(
     bad: list[PassedOver] = []
     for snapshot in listed(archive, partition):
         try:
-            return snapshot, _opened(snapshot, archive.bucket.get(snapshot.key)), bad
+            body = archive.bucket.get(snapshot.key)
+            return snapshot, unseal(snapshot.key, snapshot.digest, body, _decode), bad
         except (Damaged, ArchiveMissing) as error:
             bad.append(PassedOver(snapshot.key, str(error)))
     return None, [], bad
@@ -117,9 +115,7 @@ def add(
 
     Raise ArchiveUnavailable, Damaged.
     """
-    packed = msgspec.msgpack.encode(sorted(values))
-    body = gzip.compress(packed, _LEVEL, mtime=0)
-    digest = hashlib.sha256(body).hexdigest()
+    digest, body = seal(sorted(values))
     snapshot = Snapshot(archive.partitions, partition, position, events, digest)
     archive.bucket.put(snapshot.key, body)
     if archive.bucket.get(snapshot.key) != body:
@@ -133,15 +129,6 @@ def pieces(value: Value, most: int) -> Iterator[list[bytes]]:
     width = 2 if value.kind in ("hash", "zset") else 1
     for first in range(0, len(value.members), most * width):
         yield list(value.members[first : first + most * width])
-
-
-def _opened(snapshot: Snapshot, body: bytes) -> list[Value]:
-    if hashlib.sha256(body).hexdigest() != snapshot.digest:
-        raise Damaged(f"{snapshot.key} has another digest")
-    try:
-        return _decode(gzip.decompress(body))
-    except (OSError, EOFError, zlib.error, msgspec.MsgspecError) as error:
-        raise Damaged(f"{snapshot.key}: {error}") from error
 
 
 _decode = msgspec.msgpack.Decoder(list[Value]).decode
