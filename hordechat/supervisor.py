@@ -505,7 +505,10 @@ def _services(given: settings.Settings, data: DataDir) -> Iterator[Service]:
         )
     if not given.database_url:
         found = postgres.service(
-            data.path / "postgres", data.port("postgres"), password=data.secret("postgres-password")
+            data.path / "postgres",
+            data.port("postgres"),
+            password=data.secret("postgres-password"),
+            partitions=given.partitions,
         )
         yield msgspec.structs.replace(found, settings={"DATABASE_URL": found.url})
 

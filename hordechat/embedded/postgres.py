@@ -36,9 +36,12 @@ Mode = Literal["plain", "namespace", "nobody"]
 ROLE = "hordechat"
 DATABASE = "hordechat"
 
+_CONNECTIONS = 200
+_FOR_EACH_PARTITION = 8
+"""Projectors hold four, and as many once more while others take over."""
+
 # Settings of the server. What the `queue` table needs is set on the table, by its migration.
 _SETTINGS = {
-    "max_connections": "200",
     "shared_buffers": "64MB",
     "fsync": "on",
     "jit": "off",  # no query here runs long enough to pay for a compilation
@@ -88,14 +91,16 @@ def service(
     password: str,
     mode: Mode | None = None,
     durable: bool = True,
+    partitions: int = 1,
 ) -> Service:
     """Describe a Postgres with the database `hordechat`, on a Unix socket and on loopback, its data
     in `directory`.
 
-    password  of the role `hordechat` on TCP; the socket lies in a folder that only its owner may
-              enter
-    mode      as `choose_mode` says, unless given
-    durable   False for tests: nothing is flushed to disk; a kill loses nothing, a power cut may
+    password    of the role `hordechat` on TCP; the socket lies in a folder that only its owner may
+                enter
+    mode        as `choose_mode` says, unless given
+    durable     False for tests: nothing is flushed to disk; a kill loses nothing, a power cut may
+    partitions  of the log: projectors hold a connection for each, one for every read model
     """
     host = _host(mode or choose_mode())
     data = directory / "data"
@@ -105,6 +110,7 @@ def service(
 
     settings = dict(_SETTINGS)
     settings["port"] = str(port)
+    settings["max_connections"] = str(_CONNECTIONS + _FOR_EACH_PARTITION * partitions)
     settings["listen_addresses"] = "127.0.0.1"
     settings["unix_socket_directories"] = str(socket_dir) if socket_dir else ""
     settings["unix_socket_permissions"] = "0700"

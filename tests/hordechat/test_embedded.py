@@ -21,6 +21,7 @@ from hordechat.process import Service, StartFailed, running
 from hordechat.watchdog import identity
 from lua import link
 from projections import log
+from projections.models import PROJECTIONS
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -352,3 +353,19 @@ def test_everything_listens_on_loopback_only(redis_url, database_url, s3_server)
 
 def test_the_signal_that_ends_postgres_after_a_crash_lets_it_close_its_files(postgres_server):
     assert postgres_server.command.crash_signal == signal.SIGINT
+
+
+def test_postgres_takes_the_connections_of_many_partitions(tmp_path: Path) -> None:
+    """Each read model holds one for each of them."""
+    few, many = (
+        postgres.service(tmp_path / "postgres", free_port(), password="p", partitions=partitions)
+        for partitions in (1, 64)
+    )
+
+    assert _most_connections(few) >= 200
+    assert _most_connections(many) >= 200 + 64 * len(PROJECTIONS)
+
+
+def _most_connections(service: Service) -> int:
+    (found,) = (each for each in service.command.argv if each.startswith("max_connections="))
+    return int(found.partition("=")[2])
