@@ -66,7 +66,7 @@ def _with_data_dir(command: Callable[..., Any]) -> Callable[..., Any]:
         "context",
         type=click.Path(file_okay=False, path_type=Path),
         default=Path(".hordechat"),
-        show_default=".hordechat",
+        show_default=True,
         callback=lambda _context, _parameter, path: Context(DataDir(path)),
         help="Where `hordechat up` keeps its servers' data.",
     )(command)
@@ -350,10 +350,15 @@ def archiver(context: Context, take: int | None) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what came of the state as JSON.")
 def rebuild(context: Context, what: str, beside: bool, as_json: bool) -> None:
-    """Build anew from the event log: the hot state, or the read model NAME.
+    """Build anew from the event log: the hot state, or a read model.
 
     The state is folded from the newest snapshot, the archive and Redis; where Redis lost what it
-    held, it is told what is lost. Everybody gets 503 meanwhile. Where it is killed, run it again.
+    held, the command says what is lost. Everybody gets 503 meanwhile.
+
+    A read model is emptied and folded from the first event on, and what needs it gets 503
+    meanwhile; not so with --beside.
+
+    A rebuild that was killed is run again.
     """
     if beside and what == "state":
         raise click.BadParameter("only a read model is built beside", param_hint="--beside")

@@ -62,6 +62,7 @@ def calls(monkeypatch) -> list[tuple[str, tuple, dict]]:
         "archive_status",
         "rebuild",
         "rebuild_beside",
+        "rebuild_state",
         "log",
         "run_worker",
     )
@@ -133,7 +134,8 @@ def test_the_commands_are_those_that_operators_rely_on():
         (["archiver", "--take", "1"], "archiver", {"take": 1}),
         (["archive", "status", "--json"], "archive_status", {"as_json": True}),
         (["archive", "check"], "archive_check", {"as_json": False}),
-        (["rebuild", "state"], "rebuild", {"what": "state"}),
+        (["rebuild", "state", "--json"], "rebuild_state", {"as_json": True}),
+        (["rebuild", "accounts"], "rebuild", {"what": "accounts"}),
         (["rebuild", "accounts", "--beside"], "rebuild_beside", {"name": "accounts"}),
         (["log"], "log", WHOLE_LOG),
         (
