@@ -19,6 +19,9 @@ T = TypeVar("T")
 PAGE = 1000
 """Names that one call lists, as S3 has it."""
 
+_CONNECTIONS = 64
+"""That are kept for the next call: a process asks for many partitions at once."""
+
 
 class ArchiveUnavailable(Exception):
     """The object store does not answer, or refuses."""
@@ -50,7 +53,7 @@ class Bucket:
         self._bucket = place.bucket
         self._names = page
         timeout = urllib3.Timeout(connect=connect, read=read)
-        self._client = client(place.endpoint, place.access, timeout, connections=4)
+        self._client = client(place.endpoint, place.access, timeout, connections=_CONNECTIONS)
 
     def put(self, key: str, body: bytes, *, first: bool = False) -> None:
         """Store an object. Only for the first one of a log a bucket is made: where one is gone,
