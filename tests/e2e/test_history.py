@@ -133,19 +133,22 @@ class Watcher:
     async def enough(self) -> bool:
         """Whether as many events are there as are wanted."""
         await self.read()
-        began = time.monotonic()
-        while True:
-            await self._guard.sample()
-            log, redis_ = await stream.memory(self._log), (await memory(self._log)).used
-            self.samples.append(Sample(self.seen.events, log, redis_, redis_ - log))
-            if not self._guard.full:
-                break
+        began: float | None = None
+        while await self._full():
+            began = began or time.monotonic()
             waited = time.monotonic() - began
             assert waited < self._size.patience, f"memory is not freed: {self.samples[-1]}"
             await asyncio.sleep(0.1)
             await self.read()
-        self.held_back += time.monotonic() - began
+        if began is not None:
+            self.held_back += time.monotonic() - began
         return self.seen.events >= self._size.events
+
+    async def _full(self) -> bool:
+        await self._guard.sample()
+        log, redis_ = await stream.memory(self._log), (await memory(self._log)).used
+        self.samples.append(Sample(self.seen.events, log, redis_, redis_ - log))
+        return self._guard.full
 
     async def read(self) -> None:
         """All that came; what was seen last is still there, or something was lost."""
