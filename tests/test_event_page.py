@@ -14,7 +14,7 @@ def test_the_page_of_events_is_up_to_date() -> None:
     """`make docs` writes it."""
     text = event_page.PAGE.read_text()
 
-    assert text == event_page.page(text)
+    assert text == event_page.page(text), "run `make docs`"
 
 
 def test_what_people_wrote_stays_in_front_of_the_events() -> None:
