@@ -137,8 +137,8 @@ class Archive:
                 yield segment
                 wanted, apart = segment.beyond, None
         if apart is not None:
-            what = f"nothing that holds {after}" if wanted is None else f"not event {wanted}"
-            raise Gap(f"{what} is there, in front of {apart.key}")
+            what = f"what holds {after}" if wanted is None else f"event {wanted}"
+            raise Gap(f"{what} is not there, in front of {apart.key}")
 
     def add(self, partition: int, number: int, entries: Sequence[Raw]) -> Segment:
         """Store a segment and read it back; the first one makes the bucket. Raise Damaged where

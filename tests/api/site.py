@@ -16,6 +16,7 @@ from api.app import Parts, create_app
 from events.keys import Keys
 from handlers.accounts import ANONYMOUS_KEY, open_account, open_anonymous
 from handlers.fetch.fetcher import Fetcher
+from handlers.log import Log as HandledLog
 from handlers.replay import keys_of, read_log
 from handlers.settle import Settler
 from hordechat import wiring
@@ -107,10 +108,11 @@ class Site:
     async def settle(self) -> None:
         """Let the settler carry over all that the logs hold, and the process hear of it."""
         log_ = self.parts.log
+        stream = HandledLog(log_.redis, log_.keys)  # the store that has the archive may be away
         for _ in log_.keys.all():  # what it appends may have effects elsewhere
             for partition in log_.keys.all():
                 settler = Settler(log_, self.parts.limits, partition)
-                async for page in read_log(log_, partition, await settler.start()):
+                async for page in read_log(stream, partition, await settler.start()):
                     await settler.settle([entry.recorded for entry in page])
         for partition in log_.keys.all():
             head = await log_.head(partition)

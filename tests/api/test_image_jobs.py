@@ -26,6 +26,7 @@ from handlers.chat import delivery
 from handlers.chat.attached import Attached
 from handlers.chat.body import Message
 from handlers.chat.payload import ChatPayload
+from handlers.log import Log
 from handlers.objects import image_key, messages_key
 from handlers.replay import read_log
 from hordechat.datadir import free_port
@@ -125,8 +126,9 @@ async def fetched(url: str) -> httpx.Response:
 
 
 async def words(gallery: Gallery, request_id: str) -> list[str]:
-    """What happened to a request."""
-    log = gallery.site.parts.log
+    """What happened to a request, by the stream alone: the store may be away, and the archive."""
+    parts = gallery.site.parts
+    log = Log(parts.log.redis, parts.log.keys)
     return [
         str(type(entry.recorded.event).__struct_config__.tag)
         async for page in read_log(log, log.keys.of(request_id))

@@ -821,6 +821,7 @@ async def test_carried_together_or_one_by_one_effects_come_to_the_same(
         pool.limits, trust_threshold=40 * KUDOS, trust_probation=0, concurrency=1000
     )
     pool.limits = limits
+    await scratch.begin()
     await _busy(pool, seed)
     for partition in pool.log.keys.all():
         entries = [e async for page in read_log(pool.log, partition) for e in page]
