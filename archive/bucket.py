@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from io import BytesIO
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -67,7 +68,7 @@ class Bucket:
     def names(self, prefix: str, after: str = "") -> Iterator[str]:
         """The names that begin so, in order, those behind `after`. What comes or goes meanwhile may
         be told or not."""
-        while page := self._run(lambda after=after: self._page(prefix, after)):  # type: ignore[misc]
+        while page := self._run(partial(self._page, prefix, after)):
             yield from page
             if len(page) < self._names:
                 return
@@ -80,7 +81,7 @@ class Bucket:
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; one that is not there is gone already."""
         for key in keys:
-            self._run(lambda key=key: self._delete(key))  # type: ignore[misc]
+            self._run(partial(self._delete, key))
 
     def _run(self, work: Callable[[], T]) -> T:
         """A connection that the store closed between two calls is no answer: every call may be

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -125,7 +126,7 @@ def _measure(entries: Sequence[Raw]) -> dict[str, _Cost]:
             take(DECODED, "web", lambda: _decoded(entries))
             for model, kind in MODELS.items():
                 again(model)  # the first time, all of history is announced
-                take(kind, f"projector_{model}", lambda model=model: again(model))  # type: ignore[misc]
+                take(kind, f"projector_{model}", partial(again, model))
             take(STATE, "web", lambda: uvloop.run(_into_state(redis.url, entries)))
     return found
 

@@ -181,7 +181,7 @@ class Watcher:
 def limited(clean_redis: redis.Redis) -> Iterator[redis.Redis]:
     """A Valkey whose limits a test may set; afterwards they are what they were."""
     names = ("maxmemory", "appendonly")
-    before = {name: clean_redis.config_get(name)[name] for name in names}  # type: ignore[index]
+    before = {name: clean_redis.config_get(name)[name] for name in names}
     yield clean_redis
     clean_redis.flushall()
     for name, value in before.items():

@@ -71,7 +71,7 @@ class Process:
             self,
             bounds,
             0,
-            sweep_seconds=world.sweep,  # type: ignore[arg-type]
+            sweep_seconds=world.sweep,
         )
 
     # what it calls

@@ -117,9 +117,9 @@ async def _lines(*ends: BaseException | bool, taken: Taken | None = None) -> lis
     with logged(archiving.logger) as lines:
         running = asyncio.ensure_future(
             archive(
-                scripted,  # type: ignore[arg-type]
-                taken or Taken(),  # type: ignore[arg-type]
-                NoPressure(),  # type: ignore[arg-type]
+                scripted,
+                taken or Taken(),
+                NoPressure(),
                 asyncio.Semaphore(1),
                 pause=0.0,
                 partition=0,

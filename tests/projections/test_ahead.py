@@ -64,9 +64,9 @@ def test_who_asks_for_something_else_gets_that(
     first = reader.read(START, count=10)
     asked = {"after": first[-1].position, "count": 10} | other
 
-    page = reader.read(**asked)  # type: ignore[arg-type]
+    page = reader.read(**asked)
 
-    assert page == Log(clean_redis, keys, 0).read(**asked)  # type: ignore[arg-type]
+    assert page == Log(clean_redis, keys, 0).read(**asked)
     if "wanted" in asked:
         assert {type(each.event) for each in asked_for(page)} <= {Submitted}
 
