@@ -49,9 +49,9 @@ from tests.e2e.wire import Answer, Http
 
 pytestmark = pytest.mark.e2e
 
-SHARED = ("projector status", "projector eligibility", "settler", "janitor", "archiver")
+SHARED = ("projector status", "settler", "janitor", "archiver")
 """Each by two processes, of which each has its share of the partitions."""
-ALONE = ("projector statistics", "projector accounts")
+ALONE = ("projector eligibility", "projector statistics", "projector accounts")
 """The same where there is time."""
 
 
@@ -428,6 +428,7 @@ def _joined(nodes: Cluster, node: Node) -> bool:
     return bool(info) and info["role"] == "slave" and info["master_link_status"] == "up"
 
 
+@pytest.mark.soak
 async def test_without_replicas_nothing_is_accepted_and_what_was_is_read(
     pool: Pool, nodes: Cluster
 ) -> None:

@@ -96,7 +96,7 @@ async def traffic(redis_url: str, migrated_url: str, s3_server: Service) -> Asyn
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed"), [(6, 1), pytest.param(50, 2, marks=pytest.mark.soak)], ids=str
+    ("kills", "seed"), [(4, 1), pytest.param(50, 2, marks=pytest.mark.soak)], ids=str
 )
 async def test_whenever_it_is_killed_every_event_is_archived_once(
     kills: int,

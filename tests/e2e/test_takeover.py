@@ -18,6 +18,7 @@ pytestmark = pytest.mark.e2e
 TAKEOVER_SECONDS = 6.0
 
 
+@pytest.mark.soak  # tests/e2e/test_cluster.py has one of each kind of process die
 async def test_the_other_process_takes_over_and_nothing_is_skipped_or_applied_twice(
     pool: Pool,
 ) -> None:
