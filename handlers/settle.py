@@ -31,6 +31,7 @@ from handlers.effects import (
     account_keys,
     effects_of,
 )
+from handlers.errors import RedisUnavailable
 from handlers.limits import Limits
 from handlers.log import Log, Refusal
 from handlers.stream import stretch
@@ -272,7 +273,12 @@ class Settler:
                 },
             )
         except Refusal:
+            expected = self._fences[target]
             await self._read_fence(target)
+            if self._fences[target] < expected:
+                # A failover lost what was carried, and its fence: all behind that is to be read
+                # again, not only what is at hand.
+                raise RedisUnavailable from None
             return False
         self._fences[target], self._stored[target] = reached, str(reached)
         return True

@@ -11,6 +11,7 @@ from events import types
 from events.base import Position, Recorded
 from events.keys import Keys
 from handlers.effects import Count, Effect, effects_of
+from handlers.errors import RedisUnavailable
 from handlers.log import Log
 from handlers.replay import read_log
 from handlers.settle import RUN, Settler, merged
@@ -192,3 +193,20 @@ async def test_a_worker_is_as_fast_as_its_newest_twenty_replies(pool: Pool) -> N
     assert 4.5 < measured <= 5.0
     await pool.settle()
     assert (await pool.worker()).speed == measured
+
+
+async def test_a_fence_that_a_failover_took_back_makes_the_settler_begin_anew(pool: Pool) -> None:
+    """What was carried behind it is gone with it: it must not go on with what comes next."""
+    log = pool.log
+    await pool.submit()
+    source = log.keys.of_account(pool.client.id)
+    run = [e.recorded async for page in read_log(log, source) for e in page]
+    settler = Settler(log, pool.limits, source)
+    await settler.start()
+    await settler._move(0, run[-1].position)
+    await log.read("HSET", log.keys.fences(0), source, str(run[0].position))
+
+    with pytest.raises(RedisUnavailable):
+        await settler._call(0, [], Position(run[-1].position.ms + 1, 0))
+
+    assert await log.read("HGET", log.keys.fences(0), source) == str(run[0].position).encode()
