@@ -13,7 +13,16 @@ from minio.deleteobjects import DeleteObject
 from minio.error import S3Error
 from urllib3.exceptions import ProtocolError
 
-from archive.s3 import FAILURES, NOTHING_THERE, PART_BYTES, Access, client, make_bucket, reason
+from archive.s3 import (
+    FAILURES,
+    NOTHING_THERE,
+    PART_BYTES,
+    Access,
+    client,
+    make_bucket,
+    read,
+    reason,
+)
 
 T = TypeVar("T")
 
@@ -114,17 +123,10 @@ class Bucket:
         )
 
     def _get(self, key: str) -> bytes:
-        try:
-            answer = self._client.get_object(self._bucket, key)
-        except S3Error as error:
-            if error.code in NOTHING_THERE:
-                raise ArchiveMissing(key) from error
-            raise
-        try:
-            return answer.read()
-        finally:
-            answer.close()
-            answer.release_conn()
+        body = read(self._client, self._bucket, key)
+        if body is None:
+            raise ArchiveMissing(key)
+        return body
 
     def _page(self, prefix: str, after: str) -> list[str]:
         listing = self._client.list_objects(

@@ -55,6 +55,21 @@ def make_bucket(made: Minio, bucket: str) -> None:
             raise
 
 
+def read(made: Minio, bucket: str, key: str) -> bytes | None:
+    """All of an object; None where there is none. Raise what the client raises."""
+    try:
+        answer = made.get_object(bucket, key)
+    except S3Error as error:
+        if error.code in NOTHING_THERE:
+            return None
+        raise
+    try:
+        return answer.read()
+    finally:
+        answer.close()
+        answer.release_conn()
+
+
 def reason(error: BaseException | None) -> str:
     """Why the store did not do as it was asked, in its own words and short."""
     told = f"{error.code}: {error.message}" if isinstance(error, S3Error) else str(error)

@@ -20,7 +20,16 @@ from minio.deleteobjects import DeleteObject
 from minio.error import S3Error
 from urllib3.exceptions import HTTPError, ProtocolError
 
-from archive.s3 import FAILURES, NOTHING_THERE, PART_BYTES, Access, client, make_bucket, reason
+from archive.s3 import (
+    FAILURES,
+    NOTHING_THERE,
+    PART_BYTES,
+    Access,
+    client,
+    make_bucket,
+    read,
+    reason,
+)
 from handlers.errors import ChatImageStorageUnavailable
 from handlers.objects import is_messages
 from handlers.threads import Busy, Threads
@@ -273,17 +282,10 @@ class Store:
         )
 
     def _get(self, key: str) -> bytes:
-        try:
-            answer = self._client.get_object(self.bucket(key), key)
-        except S3Error as error:
-            if error.code in NOTHING_THERE:
-                raise ObjectMissing(key) from error
-            raise
-        try:
-            return answer.read()
-        finally:
-            answer.close()
-            answer.release_conn()
+        body = read(self._client, self.bucket(key), key)
+        if body is None:
+            raise ObjectMissing(key)
+        return body
 
     def _holds(self, bucket: str, key: str) -> bool:
         try:

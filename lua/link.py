@@ -558,8 +558,9 @@ async def connect(url: str, *, timeout: float = 0.6, ordered: bool = False) -> R
 async def nodes_beside(client: redis.asyncio.Redis, url: str) -> tuple[str, ...]:
     """The URL of every node of the cluster that `client` is connected with, by `url`; none where
     it is no cluster. Raise RedisError."""
+    untyped: Any = client
     try:
-        answer = await client.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
+        answer = await untyped.execute_command("CLUSTER", "SLOTS")
         return Slots.parse(url, answer).nodes
     except ResponseError:
         return ()

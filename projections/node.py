@@ -64,9 +64,9 @@ class Nodes:
 
 def _slots(url: str) -> Slots | None:
     """What one server says of its cluster; None where it is of none."""
-    client = _client(url, _ASK_TIMEOUT, _ASK_TIMEOUT)
+    client: Any = _client(url, _ASK_TIMEOUT, _ASK_TIMEOUT)
     try:
-        answer: Any = client.execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
+        answer = client.execute_command("CLUSTER", "SLOTS")
     except ResponseError as error:
         if "cluster support disabled" not in str(error):
             raise

@@ -53,7 +53,7 @@ def _tells(projection: Projection, event: Event) -> bool:
 
 
 def _said(projection: Projection, batch: Sequence[Recorded]) -> object:
-    return projection.signals and projection.signals(batch, _Unquoted())  # type: ignore[arg-type]
+    return projection.signals and projection.signals(batch, _Unquoted())
 
 
 class _Unquoted:
