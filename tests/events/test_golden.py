@@ -23,6 +23,7 @@ from projections.models import PROJECTIONS
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 SUMS = GOLDEN / "SHA256SUMS"
+GIT = ("git", "-c", "safe.directory=*")  # whoever owns the checkout
 PATHS = sorted(GOLDEN.glob("*.json"))
 
 
@@ -42,17 +43,7 @@ def test_a_golden_file_is_what_it_was_when_it_came() -> None:
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="without history: no checkout")
 def test_no_line_of_that_list_was_ever_taken_away_or_changed() -> None:
     told = subprocess.run(
-        [
-            "git",
-            "-c",
-            "safe.directory=*",
-            "log",
-            "--format=",
-            "-p",
-            "--no-renames",
-            "--",
-            SUMS.name,
-        ],  # noqa: S607
+        [*GIT, "log", "--format=", "-p", "--no-renames", "--", SUMS.name],
         cwd=GOLDEN,
         capture_output=True,
         text=True,
