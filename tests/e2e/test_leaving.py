@@ -72,7 +72,7 @@ async def test_a_job_is_not_lost_to_a_client_that_hung_up(pool: Pool) -> None:
     started = time.monotonic()
     job = await heir.serve(book.accepted[request_id])
 
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5  # a lease would take longer
     assert await heir.submit(job) == "stored"
     client.close()
     heir.close()
@@ -106,7 +106,7 @@ async def test_a_job_is_not_lost_to_a_client_that_hangs_up_as_it_is_handed_over(
         assert await heir.submit(job) == "stored"
     print(f"25 hand-overs: {reached} reached their client; the others' heir waited {slowest:.2f} s")
     assert reached < 25
-    assert slowest < 1
+    assert slowest < 5
     client.close()
     heir.close()
 
@@ -115,7 +115,7 @@ async def test_calls_in_flight_are_finished_at_sigterm(pool: Pool) -> None:
     """C-133, but for streams to clients: there are none yet."""
     book = Book()
     before = await _submitted(pool)
-    with pool.up.web("leaving-web", HORDE_DRAIN_SECONDS="5") as (url, program):
+    with pool.up.web("leaving-web", HORDE_DRAIN_SECONDS="10") as (url, program):
         client = Client(url, pool.client, book, f"sigterm {time.monotonic()}")
         request_id = await client.submit()
         taker = Worker(pool.up.url, pool.owner, book, "taker", wait=5)
@@ -146,8 +146,8 @@ async def test_calls_in_flight_are_finished_at_sigterm(pool: Pool) -> None:
     assert told[0].body["id"] is None
     assert (told[1].body["done"], told[1].body["processing"]) == (False, 1)
     assert code == 0
-    assert answered < 2
-    assert took < 5
+    assert answered < 4
+    assert took < 8
     print(f"waits ended after {answered:.2f} s, exit after {took:.2f} s, cut: {cut}")
     assert await taker.submit(job) == "stored"
     workers = [Worker(pool.up.url, pool.owner, book, f"after {n}", wait=1) for n in range(4)]

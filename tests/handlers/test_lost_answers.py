@@ -139,7 +139,7 @@ async def test_a_job_whose_assignment_got_no_answer_waits_again(pool: Pool, prox
     with pytest.raises(errors.RedisUnavailable):
         await pop.assign(pool.log, pool.limits, worker, DECLARATION, request_id, MODEL)
 
-    assert asyncio.get_running_loop().time() - started < 1
+    assert asyncio.get_running_loop().time() - started < 5
     proxy.flow()
     await _background(pool)
     request = await pool.request(request_id)

@@ -129,12 +129,11 @@ def test_a_prompt_of_which_nothing_is_left_is_refused() -> None:
 async def test_a_filter_that_runs_away_is_stopped_and_told_without_the_text() -> None:
     rules = filters(("b", "c"), (RUNAWAY, "x"))
     moderated = Moderation(REFERENCE, lambda: rules)
-    started = time.monotonic()
 
-    with logged(moderation.logger) as lines, pytest.raises(CorruptPrompt, match="in time"):
-        await moderated.prompt("a" * 5000 + "!", [], flagged=True)
+    async with asyncio.timeout(30):  # left to itself it would never end
+        with logged(moderation.logger) as lines, pytest.raises(CorruptPrompt, match="in time"):
+            await moderated.prompt("a" * 5000 + "!", [], flagged=True)
 
-    assert time.monotonic() - started < 3
     assert lines == [{"event": "filter_too_slow", "filter": 1, "log_level": "warning"}]
 
 
@@ -160,7 +159,7 @@ def test_the_time_is_that_of_all_texts_together() -> None:
     with pytest.raises(OutOfTime):
         moderation.rewrite(["a" * 24 + "!"] * 1000, rules, seconds=0.1)
 
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 20  # each for itself they would take 100 s
 
 
 @pytest.mark.parametrize(

@@ -382,15 +382,15 @@ async def test_what_a_store_does_not_delete_stays_and_the_rest_goes() -> None:
 
 async def test_a_hung_store_holds_no_more_than_a_few_threads_and_no_call_for_long() -> None:
     """Those that wait for a thread give up with the first that got no answer."""
-    listener, bounds = Listener(), Bounds(read=0.5, waiting=40)
+    listener, bounds = Listener(), Bounds(read=0.5, waiting=400)
     async with listener.answering(None, bounds=bounds) as store:
         before = time.monotonic()
-        calls = [store.get(image_key(REQUEST, n)) for n in range(THREADS + 40 + 3)]
+        calls = [store.get(image_key(REQUEST, n)) for n in range(THREADS + 400 + 3)]
         ended = await asyncio.gather(*calls, return_exceptions=True)
 
         assert {type(each) for each in ended} == {ChatImageStorageUnavailable}
         assert [type(each.__cause__) for each in ended].count(Busy) == 3
-        assert time.monotonic() - before < 4  # in turn they would take 5.5 s
+        assert time.monotonic() - before < 20  # in turn they would take 50 s
         assert listener.connections <= THREADS
 
 

@@ -44,4 +44,4 @@ def test_a_janitor_that_waits_for_a_store_that_hangs_ends_at_once(
                 janitor.send_signal(signal.SIGTERM)
                 told = time.monotonic()
                 assert janitor.wait(20) == 0
-                assert time.monotonic() - told < 2  # a call to the store may take 5 s
+                assert time.monotonic() - told < 4  # a call to the store may take 5 s

@@ -24,7 +24,7 @@ from hordechat.datadir import free_port
 from tests.api.site import POP
 from tests.orphans import leave_none
 
-DRAIN_SECONDS = 2
+DRAIN_SECONDS = 10
 
 
 @dataclass

@@ -660,7 +660,7 @@ async def test_a_check_of_the_books_that_waited_for_a_switch_sees_the_new_tables
     with session.connect(url, "switch") as switching, switching.transaction():
         switching.execute("LOCK TABLE ledger")
         checking = asyncio.create_task(accounts.stored(url, 0))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not is_waited_for(switching, connected):
                 await asyncio.sleep(0.01)
         switching.execute("CREATE TEMPORARY TABLE kept ON COMMIT DROP AS SELECT * FROM ledger")

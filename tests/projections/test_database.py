@@ -17,7 +17,7 @@ from projections.database import Database, DatabaseUnavailable
 from projections.session import Session
 
 TIMEOUT = 0.8
-LATE = 2.5
+LATE = 15
 """Seconds. Far from both, the timeout and what the queries that hang would take."""
 
 
@@ -47,7 +47,7 @@ async def test_a_query_that_hangs_ends_in_time_and_the_next_one_works(hasty: Dat
     started = time.monotonic()
 
     with pytest.raises(DatabaseUnavailable):
-        await hasty.fetch(b"SELECT pg_sleep(5)")
+        await hasty.fetch(b"SELECT pg_sleep(60)")
 
     assert TIMEOUT - 0.1 < time.monotonic() - started < LATE
     assert await hasty.fetch(b"SELECT 1") == [(1,)]
@@ -66,7 +66,7 @@ async def test_sessions_that_postgres_ends_for_idleness_cost_no_query(url: str, 
     """C-129."""
     made = Database(url, timeout=20, connections=1)
     await made.fetch(b"SELECT set_config('idle_session_timeout', '1', false)")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while connected.execute(
             "SELECT FROM pg_stat_activity WHERE application_name = 'web'"
             " AND datname = current_database()"
@@ -118,7 +118,7 @@ async def test_those_who_wait_behind_a_hang_end_in_time_too(hasty: Database):
     started = time.monotonic()
 
     answers = await asyncio.gather(
-        *(hasty.fetch(b"SELECT pg_sleep(5)") for _ in range(9)), return_exceptions=True
+        *(hasty.fetch(b"SELECT pg_sleep(60)") for _ in range(9)), return_exceptions=True
     )
 
     assert {type(answer) for answer in answers} == {DatabaseUnavailable}

@@ -32,7 +32,7 @@ async def follower(redis_url: str, database: Database, keys: Keys) -> AsyncItera
         await task
 
 
-async def eventually(done: Callable[[], bool | Awaitable[bool]], seconds: float = 5) -> None:
+async def eventually(done: Callable[[], bool | Awaitable[bool]], seconds: float = 20) -> None:
     async with asyncio.timeout(seconds):
         while not done():
             await asyncio.sleep(0.01)

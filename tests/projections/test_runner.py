@@ -171,7 +171,7 @@ def test_a_stand_by_takes_over_within_seconds_of_a_kill(
             os.kill(process.pid, signal.SIGKILL)
             killed = time.monotonic()
             eventually(lambda: reached(connected, story))
-            assert time.monotonic() - killed < 3
+            assert time.monotonic() - killed < 10
             live = rows(connected)
     finally:
         process.kill()

@@ -55,7 +55,7 @@ class Stub:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the requests seen fulfil a condition."""
-        async with asyncio.timeout(5), self._changed:
+        async with asyncio.timeout(20), self._changed:
             await self._changed.wait_for(condition)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -58,7 +58,7 @@ async def working(
         yield stop
     finally:
         stop.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await task
 
 
@@ -199,7 +199,7 @@ async def test_a_cancelled_job_is_neither_finished_nor_submitted(
             ended.set()
 
     async with working(pool, Scripted(parts=(Delta("a"), for_ever, REPLY))):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await ended.wait()
         await pool.until(lambda: len(pool.bodies("pop")) == 2)
 
@@ -413,7 +413,7 @@ async def test_a_worker_that_the_pool_does_not_take_says_so_and_ends(
     pool.scripts["pop"].append(answer)
 
     with pytest.raises(worker.Refused, match=answer[1]["rc"]):  # type: ignore[index]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await worker.run(pool.url, "key", "w", "m", "echo", stop=asyncio.Event(), pace=QUICK)
 
 
@@ -422,7 +422,7 @@ async def test_threads_hold_that_many_jobs_at_a_time(pool: Stub) -> None:
     together = asyncio.Barrier(3)
 
     async def meet() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await together.wait()
 
     async with working(pool, Scripted(parts=(meet, REPLY)), threads=3):
@@ -433,7 +433,7 @@ async def test_told_to_stop_it_ends_a_waiting_pop_at_once(pool: Stub) -> None:
     async with working(pool) as stop:
         await pool.until(lambda: bool(pool.bodies("pop")))
         stop.set()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(20):
             await pool.closed_by_peer.wait()
 
 
@@ -487,7 +487,7 @@ async def test_as_a_process_it_ends_at_sigterm_with_code_0(pool: Stub) -> None:
 
     process.send_signal(signal.SIGTERM)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await process.wait() == 0
 
 

@@ -585,11 +585,11 @@ def test_a_reply_of_openais_sdk_is_no_message_of_the_native_route() -> None:
 def test_what_is_no_clean_json_is_refused(text: str) -> None:
     """C-001, C-003, C-007, C-009."""
     body = with_text(text) if text else b""
-    started = time.monotonic()
+    started = time.process_time()
 
     refusal(BadRequest, body)
 
-    assert time.monotonic() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 @pytest.mark.parametrize(
@@ -660,12 +660,12 @@ def test_a_backslash_before_u0000_is_no_nul() -> None:
     ids=["unterminated", "containers", "strings", "numbers", "messages"],
 )
 def test_a_hostile_body_is_refused_in_linear_time(hostile: bytes) -> None:
-    started = time.monotonic()
+    started = time.process_time()
 
     with pytest.raises(Refused):
         request.read(hostile)
 
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_what_is_repeated_of_a_body_is_cut() -> None:

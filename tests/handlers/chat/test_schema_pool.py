@@ -124,7 +124,7 @@ async def test_what_costs_too_much_comes_to_an_end(
 
     assert await word(pool, schema, document) in (verdicts.OVERDUE, verdicts.EXHAUSTED)
 
-    assert time.monotonic() - started < SECONDS + 1
+    assert time.monotonic() - started < SECONDS + 10
     assert await word(pool, {"type": "object"}, "{}") == verdicts.CONFORMS
 
 

@@ -351,11 +351,11 @@ def test_hostile_bodies_are_refused_in_no_time() -> None:
         json.dumps({"prompt": "x", "extra_source_images": [1] * 10**6}),
     )
 
-    started = time.perf_counter()
+    started = time.process_time()
     for body in bodies:
         with contextlib.suppress(Refused):
             request.check_params(request.read(body.encode()).params)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_a_stored_payload_is_read_back() -> None:
