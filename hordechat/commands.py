@@ -60,7 +60,7 @@ from hordechat.opening import (
 )
 from hordechat.replicas import warn_unless_awaited
 from hordechat.settings import Settings
-from lua.link import Link, Tail, Unavailable
+from lua.link import Tail, Unavailable
 
 logger = structlog.get_logger()
 
@@ -153,7 +153,7 @@ def settler(settings: Settings, *, take: int | None) -> None:
     from hordechat.settling import settle
 
     async def work(log: Log, partition: int) -> None:
-        tail = Tail(settings.redis_url, cluster=not isinstance(log.redis, Link))
+        tail = Tail(settings.redis_url, log.redis)
         try:
             await _again(
                 lambda: settle(log, limits_of(settings), tail, partition), "settler", partition

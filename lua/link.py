@@ -17,7 +17,7 @@ import contextlib
 import random
 import re
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -39,7 +39,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from lua.topology import Slots, beside, key_of, slot_of, urls
+from lua.topology import SILENCE, SUPERSEDED, Slots, beside, key_of, slot_of, urls
 
 __all__ = [
     "ClusterLink",
@@ -151,6 +151,9 @@ class Link:
         self._waiting: deque[_Waiting] = deque()
         self._scheduled = False
         self._batches: set[asyncio.Task[None]] = set()
+        self.silences = 0
+        """How often answers came after a SILENCE, the first ones among them."""
+        self._heard = float("-inf")
 
     async def call(self, *command: Argument, at: str | None = None) -> Any:
         """Run one command; raise Unavailable without an answer, ResponseError for an error
@@ -225,6 +228,7 @@ class Link:
     async def _read(self, connection: AbstractConnection, batch: list[_Waiting]) -> None:
         stream = cast(asyncio.StreamReader, connection._reader)
         parser = connection._parser._reader  # type: ignore[attr-defined]
+        first = batch[0][1]
         for _, answer in batch:
             reply = parser.gets(False)
             while reply is NOT_ENOUGH_DATA:
@@ -233,12 +237,20 @@ class Link:
                     raise ConnectionResetError("Redis closed the connection")
                 parser.feed(data)
                 reply = parser.gets(False)
+            if answer is first:
+                self._hear()
             if answer.done():
                 continue
             if isinstance(reply, Exception):
                 answer.set_exception(_told(reply))
             else:
                 answer.set_result(reply)
+
+    def _hear(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._heard > SILENCE:
+            self.silences += 1
+        self._heard = now
 
     def _fail(self, batch: list[_Waiting], error: BaseException, *, sent: bool) -> None:
         reason = str(error) or type(error).__name__
@@ -291,6 +303,10 @@ class ClusterLink:
 
     A command that its node did not answer is not sent to another: who serves what is asked anew
     meanwhile. One that a node passed on to another was not executed, and is sent there.
+
+    What a node says after a silence is believed once others say that it still serves the key: one
+    that hung does, when it goes on, what came to it meanwhile, and does not know yet that another
+    has its place. All of that is lost, and must neither be acknowledged nor read.
     """
 
     ordered = False
@@ -300,6 +316,8 @@ class ClusterLink:
         self._timeout = timeout
         self._connections = connections
         self._links: dict[str, Link] = {}
+        self._believed: dict[str, int] = {}
+        """Of each node, the silences after which it still served what it served before."""
 
     async def call(self, *command: Argument, at: str | None = None) -> Any:
         """Run one command on the node of its keys, or of the key `at`; on any where there is none.
@@ -310,7 +328,7 @@ class ClusterLink:
         for _ in range(_REDIRECTS):
             url = await self._nodes.owner(key)
             try:
-                return await self._link(url).call(*command)
+                answer = await self._link(url).call(*command)
             except Unavailable:
                 self._nodes.doubt()
                 raise
@@ -320,7 +338,33 @@ class ClusterLink:
                 link = self._link(_named_by(url, ask))
                 _, answer = await asyncio.gather(link.call("ASKING"), link.call(*command))
                 return answer
+            except ResponseError:
+                await self._believe(url, key)
+                raise
+            else:
+                await self._believe(url, key)
+                return answer
         raise Unavailable("passed on from node to node", sent=False)
+
+    async def owner(self, key: str) -> str:
+        """The URL of the node that serves a key. Raise Unavailable."""
+        return await self._nodes.owner(key)
+
+    async def still_serves(self, url: str, key: str | bytes) -> bool:
+        """Whether other nodes say that this one serves the key. (None is needed where there is no
+        other.)"""
+        others = await self._nodes.others(url)
+        if not others:
+            return True
+        told = await self._of_each(others, ("EXISTS", key))
+        if told and all(_passes_on_to(url, node, call) for node, call in told):
+            return True
+        await self._nodes.renew()
+        return bool(told) and await self._nodes.owner(key) == url
+
+    async def renew(self) -> None:
+        """Ask all nodes who serves what, and wait until they have told."""
+        await self._nodes.renew()
 
     async def everywhere(self, *command: Argument) -> list[Any]:
         """Run one command on every primary; the answers of those that gave one.
@@ -328,23 +372,12 @@ class ClusterLink:
         Raise Unavailable where none did.
         """
         primaries = await self._nodes.primaries()
-        calls = [asyncio.ensure_future(self._link(url).call(*command)) for url in primaries]
-        try:
-            while calls and not any(map(_answered, calls)):
-                pending = [call for call in calls if not call.done()]
-                if not pending:
-                    break
-                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait(calls, timeout=_LAGGARDS_SECONDS)
-        finally:
-            for call in calls:
-                call.cancel()
-        given = [call for call in calls if _answered(call)]
-        if len(given) < len(calls):
+        given = await self._of_each(primaries, command)
+        if len(given) < len(primaries):
             self._nodes.doubt()
         if not given:
             raise Unavailable("no node of the cluster answers", sent=True)
-        return [call.result() for call in given]
+        return [call.result() for _, call in given]
 
     async def scan(self, pattern: str) -> AsyncIterator[str]:
         """Every key that matches, of every primary or, where the pattern begins with a hash tag, of
@@ -364,6 +397,32 @@ class ClusterLink:
         await self._nodes.close()
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
+    async def _believe(self, url: str, key: str | bytes | None) -> None:
+        """Raise Unavailable where a node may have lost its place while it was silent."""
+        silences = self._link(url).silences
+        if key is None or self._believed.get(url) == silences:
+            return
+        if not await self.still_serves(url, key):
+            raise Unavailable(SUPERSEDED, sent=True)
+        self._believed[url] = max(silences, self._believed.get(url, 0))
+
+    async def _of_each(
+        self, nodes: Sequence[str], command: Sequence[Argument]
+    ) -> list[tuple[str, asyncio.Future[Any]]]:
+        """Those of these nodes that gave an answer to a command, and it."""
+        calls = [asyncio.ensure_future(self._link(url).call(*command)) for url in nodes]
+        try:
+            while not any(map(_answered, calls)):
+                pending = [call for call in calls if not call.done()]
+                if not pending:
+                    break
+                await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(calls, timeout=_LAGGARDS_SECONDS)
+        finally:
+            for call in calls:
+                call.cancel()
+        return [each for each in zip(nodes, calls, strict=True) if _answered(each[1])]
+
     def _link(self, url: str) -> Link:
         link = self._links.get(url)
         if link is None:
@@ -375,6 +434,12 @@ class ClusterLink:
 def _answered(call: asyncio.Future[Any]) -> bool:
     """Whether a node answered; an error reply is an answer."""
     return call.done() and not call.cancelled() and not isinstance(call.exception(), Unavailable)
+
+
+def _passes_on_to(url: str, node: str, call: asyncio.Future[Any]) -> bool:
+    """Whether this node answered a command by passing it on to that one."""
+    error = call.exception()
+    return isinstance(error, MovedError) and _named_by(node, error) == url
 
 
 def _named_by(url: str, error: AskError) -> str:
@@ -414,6 +479,22 @@ class Nodes:
     async def primaries(self) -> tuple[str, ...]:
         """The URL of every node that serves something. Raise Unavailable."""
         return (await self._known()).primaries
+
+    async def others(self, url: str) -> tuple[str, ...]:
+        """The URL of every other node that serves something; its replicas where there is none."""
+        slots = await self._known()
+        for nodes in (slots.primaries, slots.nodes):
+            if others := tuple(node for node in nodes if node != url):
+                return others
+        return ()
+
+    async def renew(self) -> None:
+        """Ask the nodes, and wait until they have told: what they say from now on."""
+        if self._asking is not None and not self._asking.done():
+            await asyncio.wait((self._asking,))
+        self.doubt()
+        assert self._asking is not None  # noqa: S101 - just begun
+        await asyncio.wait((self._asking,))
 
     def moved(self, slot: int, url: str) -> None:
         """A node said that this one serves the slot."""
@@ -488,15 +569,17 @@ async def _slots_of(url: str) -> Slots | None:
 class Tail:
     """Reads logs as they grow, on a connection of its own.
 
-    Serves a single server and a cluster.
+    Serves a single server and, beside the link to it, a cluster.
     """
 
-    def __init__(self, url: str, *, cluster: bool) -> None:
+    def __init__(self, url: str, link: Redis | None = None) -> None:
         # Without a socket timeout: for one, redis-py uses `asyncio.wait_for`, which on Python 3.11
         # loses a cancel that comes in the turn in which it is done. `read` has its own deadline.
-        self._nodes = Nodes(url) if cluster else None
-        self._url = "" if cluster else url
+        self._cluster = link if isinstance(link, ClusterLink) else None
+        self._url = "" if self._cluster is not None else url
         self._client: redis.asyncio.Redis | None = None
+        self._heard = float("-inf")
+        self._doubted = False
 
     async def read(
         self, stream: str, after: str, *, count: int, block_ms: int
@@ -510,25 +593,34 @@ class Tail:
                 client = await self._at(stream)
                 answer: Any = await client.xread({stream: after}, count=count, block=block_ms)
         except (RedisError, OSError, TimeoutError) as error:
-            if self._nodes is not None:  # another may serve it by now
-                self._nodes.doubt()
+            if self._cluster is not None:  # another may serve it by now
+                await self._cluster.renew()
             raise Unavailable(str(error) or type(error).__name__, sent=True) from error
-        return answer[0][1] if answer else []
+        now = asyncio.get_running_loop().time()
+        self._doubted = self._doubted or now - self._heard > SILENCE
+        self._heard = now
+        if not answer:
+            return []
+        if self._doubted and self._cluster is not None:
+            if not await self._cluster.still_serves(self._url, stream):
+                raise Unavailable(SUPERSEDED, sent=True)
+            self._doubted = False
+        entries: list[tuple[bytes, Mapping[bytes, bytes]]] = answer[0][1]
+        return entries
 
     async def close(self) -> None:
         """Disconnect."""
-        if self._nodes is not None:
-            await self._nodes.close()
         if self._client is not None:
             await self._client.aclose()
 
     async def _at(self, stream: str) -> redis.asyncio.Redis:
         """A client of the node that serves the stream."""
-        url = await self._nodes.owner(stream) if self._nodes is not None else self._url
+        url = await self._cluster.owner(stream) if self._cluster is not None else self._url
         if self._client is None or url != self._url:
             if self._client is not None:
                 await self._client.aclose()
             self._url, self._client = url, blocking_client(url)
+            self._doubted = True
         return self._client
 
 

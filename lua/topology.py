@@ -13,6 +13,13 @@ from urllib.parse import urlsplit
 
 SLOTS = 16384
 
+SILENCE = 0.5
+"""Seconds within which no other node can have taken a node's place: `cluster-node-timeout`, for
+which it is silent before, is to be a second at least. What a node says after a longer silence is
+believed once others say that it still has its place."""
+
+SUPERSEDED = "it was silent, and another node may have its place"
+
 _SECOND = frozenset({"XINFO", "OBJECT", "MEMORY", "XGROUP"})
 """Commands whose key stands behind a word of theirs."""
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from archive.archive import Archive
 from events.base import Position, Recorded
 from events.keys import Keys
-from projections.log import Client, Log, Wanted
-from projections.node import Nodes
+from projections.log import Log, Wanted
+from projections.node import Client, Nodes
 
 PAGE = 2000
 """Events in a batch of who is far behind: the more of them, the more changes of one row are one."""

@@ -14,9 +14,8 @@ from archive.segments import Raw
 from events import codec
 from events.base import PASSED, START, Event, Position, Recorded
 from events.keys import Keys
-from projections.node import Nodes
+from projections.node import Client, Nodes
 
-Client = redis.Redis
 Entry = tuple[bytes, Mapping[bytes, bytes] | Sequence[bytes]]
 """A position and its fields, as a client gives them."""
 
@@ -153,10 +152,12 @@ class Log:
             return [run(*command) for command in commands]
         try:
             connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            return [connection.read_response() for _ in commands]
+            answers = [connection.read_response() for _ in commands]
         except BaseException:
             connection.disconnect()  # what is still to come on it answers nothing that is asked
             raise
+        self._client.hear()
+        return answers
 
     def _streamed(
         self, after: Position, count: int, block_ms: int | None
@@ -173,6 +174,8 @@ class Log:
             entries = answer[0][1] if answer else []
             return entries, not entries or (not self._trimmed() and not self._is_archived())
         answer, held = self._send([reading, ("XRANGE", self._key, str(after), str(after))])
+        if answer or not held:
+            self._client.believe()
         return answer[0][1] if answer else [], bool(held)
 
     def _in_stream(self, position: Position) -> bool:

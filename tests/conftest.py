@@ -21,6 +21,7 @@ from psycopg import sql
 from hordechat.datadir import free_port
 from hordechat.embedded import postgres, s3, valkey
 from hordechat.process import Service, running
+from projections.node import Client
 
 if TYPE_CHECKING:
     from xdist.scheduler import Scheduling
@@ -140,7 +141,7 @@ def _flush(url: str) -> None:
 @pytest.fixture
 def clean_redis(redis_url: str) -> Iterator[redis.Redis]:
     """A blocking client of an empty Valkey; answers are bytes."""
-    with redis.Redis.from_url(redis_url) as client:
+    with Client.from_url(redis_url) as client:
         yield client
 
 

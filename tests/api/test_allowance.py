@@ -46,7 +46,7 @@ WIDE: dict[str, Any] = {"max_length": 8192, "max_context_length": 8192}
 async def living(redis_url: str, migrated_url: str, **settings: Any) -> AsyncIterator[Site]:
     """A site with a worker of 10 tokens a second, whose read models and settler follow."""
     async with opened(redis_url, migrated_url, served=False, **settings) as site:
-        tail = Tail(redis_url, cluster=False)
+        tail = Tail(redis_url)
         settling = asyncio.create_task(settle(site.parts.log, site.parts.limits, tail, 0))
         await site.pop(chat_limits=WIDE, **WIDE)
         await site.project()

@@ -72,7 +72,7 @@ async def deployed(
 @asynccontextmanager
 async def settled(site: Site, redis_url: str) -> AsyncIterator[None]:
     """A settler that follows the log."""
-    tail = Tail(redis_url, cluster=False)
+    tail = Tail(redis_url)
     settling = asyncio.create_task(settle(site.parts.log, site.parts.limits, tail, 0))
     try:
         yield

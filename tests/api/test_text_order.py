@@ -75,7 +75,7 @@ async def strict(redis_url: str, migrated_url: str, tmp_path: Path) -> AsyncIter
     settings = {"concurrency": 3, "replacement_filters": str(filters)}
     async with opened(redis_url, migrated_url, **settings) as site:
         _, site.client_key = await open_account(site.parts.log, SECRET, "bad", flagged=True)
-        tail = Tail(redis_url, cluster=False)
+        tail = Tail(redis_url)
         settling = asyncio.create_task(settle(site.parts.log, site.parts.limits, tail, 0))
         await site.project()
         yield site

@@ -157,7 +157,7 @@ async def _second_settler(redis_url: str, keys: Keys) -> AsyncIterator[None]:
     log = Log(Link(redis_url, timeout=10), keys, test=True)
 
     async def work(partition: int) -> None:
-        tail = Tail(redis_url, cluster=False)
+        tail = Tail(redis_url)
         try:
             while True:
                 with contextlib.suppress(RedisUnavailable, Unavailable):

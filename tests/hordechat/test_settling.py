@@ -53,7 +53,7 @@ async def pool(url: str, keys: Keys) -> AsyncIterator[Pool]:
 @contextlib.asynccontextmanager
 async def settling(pool: Pool, url: str) -> AsyncIterator[None]:
     """A settler of every partition."""
-    tails = [Tail(url, cluster=pool.log.keys.partitions > 1) for _ in pool.log.keys.all()]
+    tails = [Tail(url, pool.log.redis) for _ in pool.log.keys.all()]
     tasks = [
         asyncio.create_task(settle(pool.log, pool.limits, tail, partition))
         for partition, tail in enumerate(tails)
@@ -162,7 +162,7 @@ async def test_an_archive_that_is_away_is_told_where_it_is_needed(pool: Pool, ur
     await log.read("XTRIM", key, "MAXLEN", "=", 1)
     nowhere = Place(f"http://127.0.0.1:{free_port()}", Access("a", "b", "c"), "archive")
     log.archive = Archive(Bucket(nowhere), log.keys.partitions)
-    tail = Tail(url, cluster=log.keys.partitions > 1)
+    tail = Tail(url, log.redis)
 
     with pytest.raises(ArchiveUnavailable, match="refused"):
         await settle(log, pool.limits, tail, source)

@@ -226,7 +226,7 @@ async def test_a_reader_of_a_busy_log_ends_when_it_is_cancelled(
     link = await connect(url)
     for _ in range(20):
         await link.call("XADD", "s", "*", "a", "b")
-    tail = Tail(url, cluster=kind == "cluster_url")
+    tail = Tail(url, link)
 
     async def read() -> None:
         while True:

@@ -68,7 +68,7 @@ async def test_what_moved_to_another_node_is_found_there_and_done_once(
     nodes: Cluster, link: ClusterLink
 ) -> None:
     await link.call("SET", "{3}n", 0)
-    tail = Tail(nodes.nodes[1].url, cluster=True)
+    tail = Tail(nodes.nodes[1].url, link)
     last = (await link.call("XADD", KEY, "*", "a", "1")).decode()
     assert await tail.read(KEY, last, count=1, block_ms=1) == []
     known = Nodes(nodes.nodes[1].url)

@@ -16,6 +16,7 @@ from projections.accounts import ACCOUNTS
 from projections.database import Database
 from projections.eligibility import ELIGIBILITY
 from projections.log import Log
+from projections.node import Client
 from projections.projector import Projector
 from projections.session import Session
 from projections.statistics import STATISTICS
@@ -44,7 +45,7 @@ def connected(url: str) -> Iterator[Session]:
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[redis.Redis]:
-    with redis.Redis.from_url(redis_url) as made:
+    with Client.from_url(redis_url) as made:
         yield made
 
 
