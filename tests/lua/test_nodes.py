@@ -5,16 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+import redis
 
+from events import codec
+from events.base import Position
+from events.keys import Keys
+from events.types import Settled
 from hordechat.datadir import free_port
 from lua.link import ClusterLink, Tail, Unavailable, connect
+from projections.log import Log
 from projections.node import Nodes
 from tests.cluster import Cluster, Node
 
-KEY = "{3}horde:events"
+KEYS = Keys(4)
+KEY = KEYS.events(3)
 """In the slots of the primary that has a replica."""
+EVENT = codec.encode(Settled(source=0, source_position="0-0"))
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +135,53 @@ async def test_a_node_that_hangs_is_left_when_another_took_its_place(
     while hung.role() != "slave":
         await asyncio.sleep(0.05)
     await link.call("DEL", "{3}n")
+
+
+async def test_what_a_node_says_that_lost_its_place_is_neither_acknowledged_nor_read(
+    nodes: Cluster, link: ClusterLink
+) -> None:
+    """One that hung does, when it goes on, what came to it meanwhile, and only then hears that
+    another has its place: all of that is lost."""
+    assert await link.call("INCR", "{3}n") == 1
+    last = (await link.call("XADD", KEY, "*", *EVENT)).decode()
+    hung = nodes.primary_of(KEY)
+    tail = Tail(nodes.nodes[1].url, link)
+    with (
+        Nodes(nodes.nodes[1].url).connect(KEY, block_s=8) as client,
+        redis.Redis(port=hung.port, single_connection_client=True) as late,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        late.ping()
+        log = Log(client, KEYS, 3)
+        assert log.head() == Position.parse(last)
+        following = thread.submit(log.read, log.head(), count=9, block_ms=8000)
+        tailing = asyncio.ensure_future(tail.read(KEY, last, count=9, block_ms=8000))
+        while hung.ask("INFO", "clients")["blocked_clients"] < 2:
+            await asyncio.sleep(0.01)
+        hung.pause()
+        try:
+            while not any(each.role() == "master" for each in nodes.replicas_of(hung)):
+                await asyncio.sleep(0.05)
+            raw: Any = late.connection
+            raw.send_command("XADD", KEY, "*", *EVENT)
+            counting = asyncio.ensure_future(link.call("INCR", "{3}n"))
+            await asyncio.sleep(0.05)
+        finally:
+            hung.resume()
+        counted, tailed = await asyncio.gather(counting, tailing, return_exceptions=True)
+        followed = await asyncio.to_thread(following.exception)
+
+    assert isinstance(counted, Unavailable)
+    assert counted.sent
+    assert isinstance(tailed, Unavailable)
+    assert isinstance(followed, redis.ConnectionError)
+    while hung.role() != "slave":
+        await asyncio.sleep(0.05)
+    assert await link.call("GET", "{3}n") == b"1"
+    found = await tail.read(KEY, "0", count=9, block_ms=1)
+    assert [id_.decode() for id_, _ in found] == [last]
+    await tail.close()
+    await link.call("DEL", KEY, "{3}n")
 
 
 async def test_one_of_the_nodes_of_a_url_is_enough(nodes: Cluster) -> None:

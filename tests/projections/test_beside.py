@@ -37,6 +37,7 @@ from projections.database import Database
 from projections.log import Log
 from projections.migrate import HERE, migrate
 from projections.models import PROJECTIONS
+from projections.node import Client
 from projections.projector import Projector, step
 from projections.session import Session
 from projections.status import STATUS
@@ -263,7 +264,7 @@ def test_the_rows_of_all_partitions_are_built(
     server: str, request: pytest.FixtureRequest, url: str, connected: Session
 ):
     keys, redis_url = Keys(3), request.getfixturevalue(server)
-    with redis.Redis.from_url(redis_url) as client:  # of the only node
+    with Client.from_url(redis_url) as client:  # of the only node
         for partition in keys.all():
             append(client, random_story(44, 60, partition).events, keys, partition)
             for _ in range(partition):  # each stands elsewhere, one at the beginning
