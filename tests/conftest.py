@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -150,7 +150,8 @@ def database_named(url: str, name: str) -> str:
     return urlsplit(url)._replace(path=f"/{name}").geturl()
 
 
-def _copy(postgres_server: Service, template: str) -> Iterator[str]:
+@contextmanager
+def copied(postgres_server: Service, template: str) -> Iterator[str]:
     """Make a database like `template`, yield its URL and drop it, whoever is still connected."""
     name = f"test_{secrets.token_hex(6)}"
     with psycopg.connect(postgres_server.url, autocommit=True) as connection:
@@ -166,7 +167,8 @@ def _copy(postgres_server: Service, template: str) -> Iterator[str]:
 @pytest.fixture
 def database_url(postgres_server: Service) -> Iterator[str]:
     """An empty database of this test's own."""
-    yield from _copy(postgres_server, "template0")
+    with copied(postgres_server, "template0") as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -183,7 +185,8 @@ def migrated_template(postgres_server: Service) -> str:
 
 @pytest.fixture(scope="session")
 def _migrated_database(postgres_server: Service, migrated_template: str) -> Iterator[str]:
-    yield from _copy(postgres_server, migrated_template)
+    with copied(postgres_server, migrated_template) as url:
+        yield url
 
 
 @pytest.fixture
