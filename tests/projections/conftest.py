@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -21,6 +23,7 @@ from projections.projector import Projector
 from projections.session import Session
 from projections.statistics import STATISTICS
 from projections.status import STATUS
+from tests.orphans import leave_none
 from tests.projections.histories import Story, append
 
 TABLES = (*STATUS.tables, *ELIGIBILITY.tables, *STATISTICS.tables, *ACCOUNTS.tables)
@@ -107,3 +110,16 @@ def eventually(done: Callable[[], bool], seconds: float = 5) -> None:
     while not done():
         assert time.monotonic() < deadline, "not in time"
         time.sleep(0.02)
+
+
+def start_process(module: str, name: str, redis_url: str, url: str) -> subprocess.Popen[bytes]:
+    """A process that calls this function of that module, for the status."""
+    code = (
+        f"import sys; from {module} import {name};"
+        f"{name}('status', redis_url=sys.argv[1], database_url=sys.argv[2], partitions=1)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, redis_url, url], stdout=subprocess.DEVNULL
+    )
+    leave_none(process.pid)
+    return process

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,8 +42,15 @@ from projections.session import Session
 from projections.status import STATUS
 from tests.handlers.shelf import archive_in
 from tests.logged import logged
-from tests.orphans import leave_none
-from tests.projections.conftest import TABLES, Given, catch_up, eventually, rows, wipe
+from tests.projections.conftest import (
+    TABLES,
+    Given,
+    catch_up,
+    eventually,
+    rows,
+    start_process,
+    wipe,
+)
 from tests.projections.cut import Cut, cut
 from tests.projections.histories import Story, append, random_story
 from tests.projections.test_runner import running
@@ -366,18 +372,6 @@ def test_a_redis_that_goes_away_meanwhile_is_waited_out(
     assert len(rows(connected)["waiting_prompts"]) == len(live["waiting_prompts"]) + 1
 
 
-def start_process(redis_url: str, url: str) -> subprocess.Popen[bytes]:
-    code = (
-        "import sys; from projections.beside import rebuild_beside;"
-        "rebuild_beside('status', redis_url=sys.argv[1], database_url=sys.argv[2], partitions=1)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, redis_url, url], stdout=subprocess.DEVNULL
-    )
-    leave_none(process.pid)
-    return process
-
-
 def test_one_that_is_killed_leaves_the_live_model_and_the_next_clears_up(
     redis_url: str, url: str, given: Given, connected: Session
 ):
@@ -386,7 +380,7 @@ def test_one_that_is_killed_leaves_the_live_model_and_the_next_clears_up(
     live = rows(connected)
 
     with reading(url):
-        process = start_process(redis_url, url)
+        process = start_process("projections.beside", "rebuild_beside", redis_url, url)
         eventually(lambda: built_up_to(connected) == story.head, 10)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -416,7 +410,7 @@ def test_wherever_it_is_killed_the_live_model_is_whole_and_goes_on(
         story.submit()
         given(story)
         live = rows(connected)
-        process = start_process(redis_url, url)
+        process = start_process("projections.beside", "rebuild_beside", redis_url, url)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(choose.uniform(0.3, 1.8))
         process.kill()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -26,8 +24,7 @@ from projections.rebuild import rebuild
 from projections.runner import run
 from projections.session import Session
 from projections.status import STATUS
-from tests.orphans import leave_none
-from tests.projections.conftest import eventually, rows, wipe
+from tests.projections.conftest import eventually, rows, start_process, wipe
 from tests.projections.histories import Story, append, random_story
 
 
@@ -146,23 +143,11 @@ def test_a_lost_or_hanging_redis_is_waited_out(
         assert runner.failure is None
 
 
-def start_process(redis_url: str, url: str) -> subprocess.Popen[bytes]:
-    code = (
-        "import sys; from projections.runner import run;"
-        "run('status', redis_url=sys.argv[1], database_url=sys.argv[2], partitions=1)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, redis_url, url], stdout=subprocess.DEVNULL
-    )
-    leave_none(process.pid)
-    return process
-
-
 def test_a_stand_by_takes_over_within_seconds_of_a_kill(
     redis_url: str, url: str, client: redis.Redis, keys: Keys, connected: Session
 ):
     story = random_story(14, 200)
-    process = start_process(redis_url, url)
+    process = start_process("projections.runner", "run", redis_url, url)
     try:
         append(client, story.events[:100], keys)
         eventually(lambda: locks(connected) == 1, 10)
