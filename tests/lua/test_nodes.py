@@ -42,7 +42,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 async def link(nodes: Cluster) -> AsyncIterator[ClusterLink]:
-    """A link that knows one node by its URL."""
+    """A link that knows one node by its URL. The replica has what its primary has."""
+    (replica,) = nodes.replicas_of(nodes.primary_of(KEY))
+    while b"connected" not in (replica.ask("ROLE") or []):
+        await asyncio.sleep(0.05)
     opened = ClusterLink(nodes.nodes[1].url)
     yield opened
     await opened.close()
@@ -182,6 +185,30 @@ async def test_what_a_node_says_that_lost_its_place_is_neither_acknowledged_nor_
     assert [id_.decode() for id_, _ in found] == [last]
     await tail.close()
     await link.call("DEL", KEY, "{3}n")
+
+
+async def test_a_node_that_was_silent_is_not_believed_where_no_other_can_be_asked(
+    nodes: Cluster, link: ClusterLink
+) -> None:
+    primary = nodes.primary_of(KEY)
+    others = [node for node in nodes.nodes if node.shard != primary.shard]
+    assert len(await link.everywhere("PING")) == 3
+    with Nodes(primary.url).connect(KEY) as client:
+        for node in others:
+            node.pause()
+        try:
+            with pytest.raises(Unavailable, match="was silent") as lost:
+                await link.call("GET", "{3}n")
+            with pytest.raises(redis.ConnectionError, match="was silent"):
+                client.ping()
+        finally:
+            for node in others:
+                node.resume()
+        assert lost.value.sent
+        while not nodes.serves():
+            await asyncio.sleep(0.05)
+        assert await link.call("GET", "{3}n") is None
+        assert client.ping()
 
 
 async def test_one_of_the_nodes_of_a_url_is_enough(nodes: Cluster) -> None:
