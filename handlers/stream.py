@@ -12,6 +12,9 @@ from handlers.log import Log, ResponseError
 SAMPLES = 64
 """Nodes of a stream that its size is reckoned from; it has some for each hundred events."""
 
+EASED = 0.95
+"""The part of a limit that has to be reached before it counts as passed no longer."""
+
 PIECE = 10_000
 """Events that one call takes off at most: about a millisecond of Redis."""
 
@@ -66,6 +69,12 @@ async def memory_of(log: Log, partition: int) -> int:
 async def memory(log: Log) -> int:
     """Bytes that all logs take in Redis together. Raise RedisUnavailable."""
     return sum(await asyncio.gather(*(memory_of(log, each) for each in log.keys.all())))
+
+
+def passes(used: float, limit: float, *, already: bool) -> bool:
+    """Whether a limit is passed. One that was already is until what is used is a twentieth below:
+    what stands at a limit would cross it each second."""
+    return used > limit * (EASED if already else 1.0)
 
 
 async def trim(log: Log, partition: int, floor: Position, piece: int = PIECE) -> int:

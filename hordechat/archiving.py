@@ -120,13 +120,14 @@ class LogMemory:
         self._lock = asyncio.Lock()
 
     async def passed(self) -> bool:
-        """Whether the limit was passed a moment ago. Raise RedisUnavailable."""
+        """Whether the limit was passed, and not left well behind, a moment ago. Raise
+        RedisUnavailable."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if now - self._sampled >= self._every:
                 used = await stream.memory(self._log)
                 self._sampled = now
-                if (used > self._limit) != self._passed:
+                if stream.passes(used, self._limit, already=self._passed) != self._passed:
                     self._passed = not self._passed
                     logger.info("log_memory", limit=self._limit, used=used, passed=self._passed)
         return self._passed

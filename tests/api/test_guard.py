@@ -9,6 +9,7 @@ import pytest
 from api import guard
 from api.guard import MemoryGuard, memory
 from events.keys import Keys
+from handlers import stream
 from handlers.errors import OutOfMemory
 from handlers.log import Log
 from lua.link import connect
@@ -77,3 +78,19 @@ async def test_the_logs_have_a_limit_of_their_own_and_passing_it_is_said_once(lo
         ("log_memory", True),
         ("log_memory", False),
     ]
+
+
+async def test_a_limit_is_left_behind_before_more_is_taken(log: Log) -> None:
+    """Or what stands at it would be refused and taken in turn."""
+    for partition, size in enumerate((60_000, 60_000, 500)):
+        await log.read("XADD", log.keys.events(partition), "*", "type", "x" * size)
+    watch = MemoryGuard(log, 0, await stream.memory(log) - 1)
+    await watch.sample()
+    await log.read("DEL", log.keys.events(2))
+    await watch.sample()
+    assert watch.full
+
+    await log.read("DEL", log.keys.events(1))
+    await watch.sample()
+
+    assert not watch.full

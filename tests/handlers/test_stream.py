@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from events.base import START, Position
 from handlers.log import Log
-from handlers.stream import Stretch, holds, memory, memory_of, stretch, trim
+from handlers.stream import Stretch, holds, memory, memory_of, passes, stretch, trim
 
 
 async def write(log: Log, events: int) -> None:
@@ -40,3 +40,8 @@ async def test_all_is_taken_off_in_pieces_and_never_past_the_floor(log: Log) -> 
     assert await memory_of(log, 0) < before / 2
     assert await memory(log) == await memory_of(log, 0)
     assert await trim(log, 0, Position(1, 0)) == 0
+
+
+def test_a_limit_that_is_passed_is_until_a_twentieth_below() -> None:
+    assert [passes(used, 100, already=False) for used in (100, 101)] == [False, True]
+    assert [passes(used, 100, already=True) for used in (95, 96, 100)] == [False, True, True]

@@ -23,6 +23,7 @@ from click.testing import CliRunner
 from archive.archive import ArchiveUnavailable, Damaged
 from events.base import START, Position
 from events.keys import Keys
+from handlers import stream
 from handlers.archiver import ArchiveAhead, Interrupted
 from handlers.errors import RedisUnavailable
 from handlers.limits import Limits
@@ -189,6 +190,15 @@ async def test_memory_is_sampled_for_all_partitions_at_once(redis_url: str) -> N
         assert await memory.passed()
 
     assert [(line["event"], line["passed"]) for line in lines] == [("log_memory", True)]
+    await log.read("XADD", log.keys.events(0), "*", "type", "x" * 60_000)
+    await log.read("DEL", log.keys.events(3))
+    await log.read("XADD", log.keys.events(3), "*", "type", "x")
+    near = LogMemory(log, await stream.memory(log) - 1, every=0)
+    assert await near.passed()
+    await log.read("DEL", log.keys.events(3))
+    assert await near.passed()  # a twentieth is not reached
+    await log.read("DEL", log.keys.events(2))
+    assert not await near.passed()
     rarely = LogMemory(log, 1, every=3600)
     assert await rarely.passed()
     await log.redis.call("FLUSHDB")
