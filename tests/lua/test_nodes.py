@@ -211,6 +211,21 @@ async def test_a_node_that_was_silent_is_not_believed_where_no_other_can_be_aske
         assert client.ping()
 
 
+async def test_a_node_is_asked_about_another_once_and_not_while_that_one_is_busy(
+    nodes: Cluster, link: ClusterLink
+) -> None:
+    def asked() -> int:
+        told = nodes.primary_of("{0}").ask("INFO", "commandstats").get("cmdstat_exists", {})
+        return int(told.get("rejected_calls", 0))
+
+    before = asked()
+    for _ in range(100):
+        await link.call("INCR", "{3}n")
+    await link.call("DEL", "{3}n")
+
+    assert asked() == before + 1
+
+
 async def test_one_of_the_nodes_of_a_url_is_enough(nodes: Cluster) -> None:
     away, there = f"127.0.0.1:{free_port()}", f"127.0.0.1:{nodes.nodes[2].port}"
     for url in (f"redis://{away},{there}/0", f"redis://{there},{away}/0"):
