@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import random
 import signal
 import time
 from collections import Counter
@@ -69,6 +70,7 @@ TAKEOVER_SECONDS = 6.0
 SLOWEST_SECONDS = 3.0
 GAP_SECONDS = 8.0
 HITS = ("kill", "pause")
+HANGS = 40
 SILENCES = {"submit", "status", "cancel", "pop", "progress", "reply"}
 """What the book counts calls as that got no answer at all."""
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -408,12 +410,38 @@ async def test_a_primary_that_is_killed_under_load_costs_seconds(
             assert _refused(book) > refused
             lost.start() if how == "kill" else lost.resume()
             await asyncio.to_thread(until, lambda: _joined(nodes, lost), 20, "a replica")  # noqa: B023
+    await _all_is_kept(pool, book, load)
+
+
+async def _all_is_kept(pool: Pool, book: Book, load: Load) -> None:
+    """What was acknowledged is there, and paid for, once; the read models are those of the log."""
     events = await await_paid(pool.up.run()["database_url"], pool.events)
     load.check(book, events)
     await eventually(lambda: caught_up(pool), 20, "the read models")
     for name in TABLES:
         live, rebuilt = await asyncio.to_thread(live_and_rebuilt, pool, name)
         assert differences(live, rebuilt) == []
+
+
+@pytest.mark.soak
+async def test_a_primary_that_hangs_for_any_time_costs_nothing_that_was_acknowledged(
+    pool: Pool, nodes: Cluster
+) -> None:
+    """Long enough to lose its place, too short for that, and in between."""
+    await known(pool.up.url, pool.owner, pool.client)
+    book, load = Book(), Load(pool, f"hangs {time.monotonic()}")
+    dice = random.Random(41)
+    async with load.running(book):
+        for _ in range(HANGS):
+            ended, hung = len(book.ended), nodes.primary_of(f"{{{dice.randrange(PARTITIONS)}}}")
+            hung.pause()
+            await asyncio.sleep(dice.uniform(0.4, 3.0))
+            hung.resume()
+            await asyncio.to_thread(until, nodes.serves, 20, "every partition")
+            await asyncio.to_thread(until, lambda: _replicated(nodes), 20, "every replica")
+            await eventually(lambda: len(book.ended) > ended + 10, 20, "replies")  # noqa: B023
+    print(f"{len(book.accepted)} accepted; {dict(book.unanswered)}")
+    await _all_is_kept(pool, book, load)
 
 
 @pytest.mark.soak
@@ -431,6 +459,11 @@ def _joined(nodes: Cluster, node: Node) -> bool:
     """Whether it is a replica that has what its primary has."""
     info = node.ask("INFO", "replication")
     return bool(info) and info["role"] == "slave" and info["master_link_status"] == "up"
+
+
+def _replicated(nodes: Cluster) -> bool:
+    """Whether every node is a primary, or a replica that has what its primary has."""
+    return all(node.role() == "master" or _joined(nodes, node) for node in nodes.nodes)
 
 
 @pytest.mark.soak
