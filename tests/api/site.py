@@ -146,6 +146,9 @@ class Site:
     async def queued(self, **changed: Any) -> str:
         """Queue a request that is accepted; return its id."""
         answer = await self.submit(**changed)
+        if answer.status_code == 503 and answer.json()["rc"] == "ReadModelBehind":
+            await self.project()  # on a busy machine, what it knew was too old
+            answer = await self.submit(**changed)
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])
 
