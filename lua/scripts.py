@@ -7,6 +7,7 @@ expanded scripts for the linter.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import sys
@@ -130,13 +131,19 @@ def load(path: Path, *, test: bool, root: Path = HERE) -> Script:
     return Script(path.stem, read_header(path.read_text()), source, sha, tuple(places))
 
 
+@functools.cache
+def _all(*, test: bool) -> Mapping[str, Script]:
+    """Every script by its name. Read once: that takes as long as a thousand commands."""
+    return {path.stem: load(path, test=test) for path in sorted(HERE.glob("*.lua"))}
+
+
 class Scripts:
     """Every script of `lua/`, run by name over one link."""
 
     def __init__(self, redis: Redis, *, test: bool = False) -> None:
         self.redis = redis
         self.test = test
-        self._scripts = {path.stem: load(path, test=test) for path in sorted(HERE.glob("*.lua"))}
+        self._scripts = _all(test=test)
 
     async def run(
         self,
