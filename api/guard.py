@@ -73,18 +73,16 @@ class MemoryGuard:
         """Look once. While Redis does not answer the last finding stands."""
         with contextlib.suppress(RedisUnavailable):
             found = await memory(self._log)
-            if self._limit:
-                self._note("redis_memory", found.used, self._limit, used=found.used)
-            else:
-                self._note("redis_memory", found.filled, _MOST_FILLED, used=found.used)
+            full = found.used > self._limit if self._limit else found.filled > _MOST_FILLED
+            self._note("redis_memory", full, limit=self._limit, used=found.used)
             if self._log_limit:
                 used = await stream.memory(self._log)
-                self._note("log_memory", used, self._log_limit, used=used)
+                full = stream.passes(used, self._log_limit, already=self._found["log_memory"])
+                self._note("log_memory", full, limit=self._log_limit, used=used)
 
-    def _note(self, what: str, measured: float, limit: float, *, used: int) -> None:
-        full = stream.passes(measured, limit, already=self._found[what])
+    def _note(self, what: str, full: bool, **numbers: int) -> None:
         if full != self._found[what]:
-            logger.warning(what, full=full, limit=limit, used=used)
+            logger.warning(what, full=full, **numbers)
         self._found[what] = full
 
     async def run(self) -> None:

@@ -39,7 +39,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from lua.topology import SILENCE, SUPERSEDED, Slots, beside, key_of, slot_of, urls
+from lua.topology import SILENCE, SUPERSEDED, Slots, beside, key_of, slot_of, urls, witnesses
 
 __all__ = [
     "ClusterLink",
@@ -228,17 +228,15 @@ class Link:
     async def _read(self, connection: AbstractConnection, batch: list[_Waiting]) -> None:
         stream = cast(asyncio.StreamReader, connection._reader)
         parser = connection._parser._reader  # type: ignore[attr-defined]
-        first = batch[0][1]
         for _, answer in batch:
             reply = parser.gets(False)
             while reply is NOT_ENOUGH_DATA:
                 data = await stream.read(65536)
                 if not data:
                     raise ConnectionResetError("Redis closed the connection")
+                self._hear()
                 parser.feed(data)
                 reply = parser.gets(False)
-            if answer is first:
-                self._hear()
             if answer.done():
                 continue
             if isinstance(reply, Exception):
@@ -304,9 +302,10 @@ class ClusterLink:
     A command that its node did not answer is not sent to another: who serves what is asked anew
     meanwhile. One that a node passed on to another was not executed, and is sent there.
 
-    What a node says after a silence is believed once others say that it still serves the key: one
-    that hung does, when it goes on, what came to it meanwhile, and does not know yet that another
-    has its place. All of that is lost, and must neither be acknowledged nor read.
+    What a node says of a key after a silence is believed once others say that it still serves it:
+    one that hung does, when it goes on, what came to it meanwhile, and does not know yet that
+    another has its place. All of that is lost, and must neither be acknowledged nor read. (Scans,
+    and commands that a node passes on while it gives keys away, are taken as they come.)
     """
 
     ordered = False
@@ -318,6 +317,8 @@ class ClusterLink:
         self._links: dict[str, Link] = {}
         self._believed: dict[str, int] = {}
         """Of each node, the silences after which it still served what it served before."""
+        self._questions: dict[str, tuple[int, asyncio.Task[bool]]] = {}
+        """About each node: after how many silences, and whether it does."""
 
     async def call(self, *command: Argument, at: str | None = None) -> Any:
         """Run one command on the node of its keys, or of the key `at`; on any where there is none.
@@ -351,16 +352,18 @@ class ClusterLink:
         return await self._nodes.owner(key)
 
     async def still_serves(self, url: str, key: str | bytes) -> bool:
-        """Whether other nodes say that this one serves the key. (None is needed where there is no
-        other.)"""
-        others = await self._nodes.others(url)
-        if not others:
-            return True
-        told = await self._of_each(others, ("EXISTS", key))
-        if told and all(_passes_on_to(url, node, call) for node, call in told):
-            return True
-        await self._nodes.renew()
-        return bool(told) and await self._nodes.owner(key) == url
+        """Whether the other primaries say that this one serves the key: as many as it takes, and
+        none of them otherwise. (None has to where there is no other.)"""
+        for _ in range(2):
+            others = [node for node in await self._nodes.primaries() if node != url]
+            told = await self._of_each(others, ("EXISTS", key))
+            if len(told) < len(others):
+                self._nodes.doubt()
+            agreed = all(_passes_on_to(url, node, call) for node, call in told)
+            if agreed and len(told) >= witnesses(len(others)):
+                return True
+            await self._nodes.renew()  # who disagrees may have lost its own place
+        return False
 
     async def renew(self) -> None:
         """Ask all nodes who serves what, and wait until they have told."""
@@ -394,6 +397,8 @@ class ClusterLink:
 
     async def close(self) -> None:
         """Disconnect from every node."""
+        for _, question in self._questions.values():
+            question.cancel()
         await self._nodes.close()
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
@@ -402,7 +407,12 @@ class ClusterLink:
         silences = self._link(url).silences
         if key is None or self._believed.get(url) == silences:
             return
-        if not await self.still_serves(url, key):
+        after, question = self._questions.get(url, (0, None))
+        if question is None or question.done() or after != silences:
+            # A task of its own: cancelling who asks first must not cancel what others wait for.
+            question = asyncio.create_task(self.still_serves(url, key))
+            self._questions[url] = silences, question
+        if not await asyncio.shield(question):
             raise Unavailable(SUPERSEDED, sent=True)
         self._believed[url] = max(silences, self._believed.get(url, 0))
 
@@ -412,12 +422,13 @@ class ClusterLink:
         """Those of these nodes that gave an answer to a command, and it."""
         calls = [asyncio.ensure_future(self._link(url).call(*command)) for url in nodes]
         try:
-            while not any(map(_answered, calls)):
+            while calls and not any(map(_answered, calls)):
                 pending = [call for call in calls if not call.done()]
                 if not pending:
                     break
                 await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait(calls, timeout=_LAGGARDS_SECONDS)
+            if calls:
+                await asyncio.wait(calls, timeout=_LAGGARDS_SECONDS)
         finally:
             for call in calls:
                 call.cancel()
@@ -479,14 +490,6 @@ class Nodes:
     async def primaries(self) -> tuple[str, ...]:
         """The URL of every node that serves something. Raise Unavailable."""
         return (await self._known()).primaries
-
-    async def others(self, url: str) -> tuple[str, ...]:
-        """The URL of every other node that serves something; its replicas where there is none."""
-        slots = await self._known()
-        for nodes in (slots.primaries, slots.nodes):
-            if others := tuple(node for node in nodes if node != url):
-                return others
-        return ()
 
     async def renew(self) -> None:
         """Ask the nodes, and wait until they have told: what they say from now on."""

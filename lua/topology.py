@@ -32,6 +32,12 @@ _NONE = frozenset(
 """Commands that name no key."""
 
 
+def witnesses(others: int) -> int:
+    """How many of so many other primaries have to say that one still has its place: of as many, one
+    at least took part where another was given it. None where there is no other."""
+    return min(others, max(1, others - (others + 1) // 2))
+
+
 def urls(url: str) -> list[str]:
     """One URL for each server that a URL names, `redis://user:password@one:6379,two:6379/0`."""
     parts = urlsplit(url)

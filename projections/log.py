@@ -172,6 +172,8 @@ class Log:
         if after == START:
             (answer,) = self._send([reading])
             entries = answer[0][1] if answer else []
+            if entries:
+                self._client.believe()
             return entries, not entries or (not self._trimmed() and not self._is_archived())
         answer, held = self._send([reading, ("XRANGE", self._key, str(after), str(after))])
         if answer or not held:
@@ -209,8 +211,10 @@ class Log:
         """How many entries the stream was ever given, as the server counts, and how many it has."""
         try:
             info: Any = self._client.xinfo_stream(self._key)
-        except redis.ResponseError:  # no such key: nothing was ever written, or all of it is gone
-            return 0, 0
+        except redis.ResponseError as error:
+            if "no such key" not in str(error):
+                raise
+            return 0, 0  # nothing was ever written, or all of it is gone
         return int(info.get("entries-added", info["length"])), int(info["length"])
 
     def _decode(self, entries: Sequence[Entry], wanted: Wanted) -> list[Recorded]:

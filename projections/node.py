@@ -7,6 +7,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any, cast
 
 import redis
@@ -14,12 +15,14 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from lua.topology import SILENCE, SUPERSEDED, Slots, slot_of, urls
+from lua.topology import SILENCE, SUPERSEDED, Slots, slot_of, urls, witnesses
 
 _TIMEOUT = 2.0
 """Seconds for connecting, and for an answer beyond those that a read may block."""
 _ASK_TIMEOUT = 0.5
 """Seconds for a node's answer to who serves what: another may be asked."""
+_ASK_GRACE = 0.1
+"""For the others' once enough have answered."""
 
 
 class Client(redis.Redis):
@@ -37,7 +40,12 @@ class Client(redis.Redis):
     def execute_command(self, *command: Any, **options: Any) -> Any:
         """The answer to one command, believed. Raise RedisError, OSError."""
         run: Any = super().execute_command
-        answer = run(*command, **options)
+        try:
+            answer = run(*command, **options)
+        except ResponseError:
+            self.hear()
+            self.believe()
+            raise
         self.hear()
         self.believe()
         return answer
@@ -100,16 +108,35 @@ class Nodes:
         raise failure or redis.ConnectionError(f"no node serves {key}")
 
     def _still_serves(self, url: str, key: str) -> bool:
-        """Whether other nodes say that this one serves the key. (None is needed where there is no
-        other.)"""
+        """Whether the other primaries say that this one serves the key: as many as it takes, and
+        none of them otherwise. (None has to where there is no other.)"""
         others = [node for node in self._primaries if node != url]
-        others = others or [node for node in self._told if node != url]
-        said: list[bool] = []
-        for node in others:
-            with contextlib.suppress(RedisError, OSError):
-                slots = _slots(node)
-                said.append(slots is not None and slots.owner(slot_of(key)) == url)
-        return all(said) and bool(said or not others)
+        if not others:
+            return True
+        threads = ThreadPoolExecutor(len(others), "asks others")
+        pending = {threads.submit(_said, node) for node in others}
+        threads.shutdown(wait=False)
+        told: list[Slots] = []
+        patience = _ASK_TIMEOUT
+        while pending:
+            done, pending = wait(pending, patience, FIRST_COMPLETED)
+            if not done:
+                break
+            told += filter(None, (each.result() for each in done))
+            if len(told) >= witnesses(len(others)):
+                patience = _ASK_GRACE
+        if told:
+            self._told, self._primaries = told[-1].nodes, told[-1].primaries
+        agreed = all(slots.owner(slot_of(key)) == url for slots in told)
+        return agreed and len(told) >= witnesses(len(others))
+
+
+def _said(url: str) -> Slots | None:
+    """What a server says of its cluster; None where it does not."""
+    try:
+        return _slots(url)
+    except (RedisError, OSError):
+        return None
 
 
 def _slots(url: str) -> Slots | None:
