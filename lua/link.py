@@ -39,7 +39,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from lua.topology import SILENCE, SUPERSEDED, Slots, beside, key_of, slot_of, urls, witnesses
+from lua.topology import SUPERSEDED, Heard, Slots, beside, key_of, slot_of, urls, witnesses
 
 __all__ = [
     "ClusterLink",
@@ -151,9 +151,7 @@ class Link:
         self._waiting: deque[_Waiting] = deque()
         self._scheduled = False
         self._batches: set[asyncio.Task[None]] = set()
-        self.silences = 0
-        """How often answers came after a SILENCE, the first ones among them."""
-        self._heard = float("-inf")
+        self.heard = Heard()
 
     async def call(self, *command: Argument, at: str | None = None) -> Any:
         """Run one command; raise Unavailable without an answer, ResponseError for an error
@@ -228,13 +226,14 @@ class Link:
     async def _read(self, connection: AbstractConnection, batch: list[_Waiting]) -> None:
         stream = cast(asyncio.StreamReader, connection._reader)
         parser = connection._parser._reader  # type: ignore[attr-defined]
+        loop = asyncio.get_running_loop()
         for _, answer in batch:
             reply = parser.gets(False)
             while reply is NOT_ENOUGH_DATA:
                 data = await stream.read(65536)
                 if not data:
                     raise ConnectionResetError("Redis closed the connection")
-                self._hear()
+                self.heard.hear(loop.time())
                 parser.feed(data)
                 reply = parser.gets(False)
             if answer.done():
@@ -243,12 +242,6 @@ class Link:
                 answer.set_exception(_told(reply))
             else:
                 answer.set_result(reply)
-
-    def _hear(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._heard > SILENCE:
-            self.silences += 1
-        self._heard = now
 
     def _fail(self, batch: list[_Waiting], error: BaseException, *, sent: bool) -> None:
         reason = str(error) or type(error).__name__
@@ -404,7 +397,7 @@ class ClusterLink:
 
     async def _believe(self, url: str, key: str | bytes | None) -> None:
         """Raise Unavailable where a node may have lost its place while it was silent."""
-        silences = self._link(url).silences
+        silences = self._link(url).heard.silences
         if key is None or self._believed.get(url) == silences:
             return
         after, question = self._questions.get(url, (0, None))
@@ -581,8 +574,8 @@ class Tail:
         self._cluster = link if isinstance(link, ClusterLink) else None
         self._url = "" if self._cluster is not None else url
         self._client: redis.asyncio.Redis | None = None
-        self._heard = float("-inf")
-        self._doubted = False
+        self._heard = Heard()
+        self._believed = 0
 
     async def read(
         self, stream: str, after: str, *, count: int, block_ms: int
@@ -599,15 +592,14 @@ class Tail:
             if self._cluster is not None:  # another may serve it by now
                 await self._cluster.renew()
             raise Unavailable(str(error) or type(error).__name__, sent=True) from error
-        now = asyncio.get_running_loop().time()
-        self._doubted = self._doubted or now - self._heard > SILENCE
-        self._heard = now
+        self._heard.hear(asyncio.get_running_loop().time())
         if not answer:
             return []
-        if self._doubted and self._cluster is not None:
+        silences = self._heard.silences
+        if self._believed != silences and self._cluster is not None:
             if not await self._cluster.still_serves(self._url, stream):
                 raise Unavailable(SUPERSEDED, sent=True)
-            self._doubted = False
+            self._believed = silences
         entries: list[tuple[bytes, Mapping[bytes, bytes]]] = answer[0][1]
         return entries
 
@@ -623,7 +615,7 @@ class Tail:
             if self._client is not None:
                 await self._client.aclose()
             self._url, self._client = url, blocking_client(url)
-            self._doubted = True
+            self._heard, self._believed = Heard(), 0
         return self._client
 
 

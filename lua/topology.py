@@ -32,6 +32,20 @@ _NONE = frozenset(
 """Commands that name no key."""
 
 
+class Heard:
+    """How often something was heard of a node after a SILENCE, the first time among them."""
+
+    def __init__(self) -> None:
+        self.silences = 0
+        self._at = float("-inf")
+
+    def hear(self, now: float) -> None:
+        """Something is heard of it at this second."""
+        if now - self._at > SILENCE:
+            self.silences += 1
+        self._at = now
+
+
 def witnesses(others: int) -> int:
     """How many of so many other primaries have to say that one still has its place: of as many, one
     at least took part where another was given it. None where there is no other."""

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from lua.topology import SILENCE, SUPERSEDED, Slots, slot_of, urls, witnesses
+from lua.topology import SUPERSEDED, Heard, Slots, slot_of, urls, witnesses
 
 _TIMEOUT = 2.0
 """Seconds for connecting, and for an answer beyond those that a read may block."""
@@ -34,8 +34,11 @@ class Client(redis.Redis):
 
     still_serves: Callable[[], bool] | None = None
     """Whether other nodes say so."""
-    _heard = float("-inf")
-    _doubted = False
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._heard = Heard()
+        self._believed = 0
 
     def execute_command(self, *command: Any, **options: Any) -> Any:
         """The answer to one command, believed. Raise RedisError, OSError."""
@@ -52,15 +55,15 @@ class Client(redis.Redis):
 
     def hear(self) -> None:
         """Something was answered."""
-        now = time.monotonic()
-        self._doubted = self._doubted or now - self._heard > SILENCE
-        self._heard = now
+        self._heard.hear(time.monotonic())
 
     def believe(self) -> None:
         """Raise RedisError where another node may have this one's place."""
-        if self._doubted and self.still_serves is not None and not self.still_serves():
-            raise redis.ConnectionError(SUPERSEDED)
-        self._doubted = False
+        silences = self._heard.silences
+        if self._believed != silences and self.still_serves is not None:
+            if not self.still_serves():
+                raise redis.ConnectionError(SUPERSEDED)
+            self._believed = silences
 
 
 class Nodes:
@@ -68,8 +71,7 @@ class Nodes:
 
     def __init__(self, redis_url: str) -> None:
         self._named = tuple(urls(redis_url))
-        self._told: tuple[str, ...] = ()
-        self._primaries: tuple[str, ...] = ()
+        self._slots: Slots | None = None
 
     @contextlib.contextmanager
     def connect(self, key: str | None = None, *, block_s: float = 0.0) -> Iterator[Client]:
@@ -81,7 +83,7 @@ class Nodes:
         """
         url = self._of(key)
         client = _client(url, block_s + _TIMEOUT, _TIMEOUT)
-        if key is not None and self._primaries:
+        if key is not None and self._slots is not None:
             client.still_serves = lambda: self._still_serves(url, key)
         try:
             yield client
@@ -91,7 +93,8 @@ class Nodes:
     def _of(self, key: str | None) -> str:
         """The URL of the server to connect with. Raise RedisError, OSError."""
         # Each time in another order, or a node with stale news would be believed for ever.
-        told = random.sample(self._told, len(self._told))
+        told = list(self._slots.nodes) if self._slots is not None else []
+        random.shuffle(told)
         failure: Exception | None = None
         for url in dict.fromkeys((*told, *self._named)):
             try:
@@ -103,16 +106,18 @@ class Nodes:
                 return url
             owner = slots.owner(slot_of(key)) if key is not None else url
             if owner is not None:
-                self._told, self._primaries = slots.nodes, slots.primaries
+                self._slots = slots
                 return owner
         raise failure or redis.ConnectionError(f"no node serves {key}")
 
     def _still_serves(self, url: str, key: str) -> bool:
         """Whether the other primaries say that this one serves the key: as many as it takes, and
         none of them otherwise. (None has to where there is no other.)"""
-        others = [node for node in self._primaries if node != url]
+        primaries = self._slots.primaries if self._slots is not None else ()
+        others = [node for node in primaries if node != url]
         if not others:
             return True
+        enough = witnesses(len(others))
         threads = ThreadPoolExecutor(len(others), "asks others")
         pending = {threads.submit(_said, node) for node in others}
         threads.shutdown(wait=False)
@@ -123,12 +128,11 @@ class Nodes:
             if not done:
                 break
             told += filter(None, (each.result() for each in done))
-            if len(told) >= witnesses(len(others)):
+            if len(told) >= enough:
                 patience = _ASK_GRACE
         if told:
-            self._told, self._primaries = told[-1].nodes, told[-1].primaries
-        agreed = all(slots.owner(slot_of(key)) == url for slots in told)
-        return agreed and len(told) >= witnesses(len(others))
+            self._slots = told[-1]
+        return len(told) >= enough and all(slots.owner(slot_of(key)) == url for slots in told)
 
 
 def _said(url: str) -> Slots | None:
