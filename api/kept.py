@@ -15,7 +15,7 @@ class Kept(Generic[Key, Value]):
     """Answers by key, each for `seconds`, at most `most` of them.
 
     Callers that come while one is read share that reading; none of them ends it by going away. What
-    failed is not kept.
+    failed is not kept, nor what was read while something was forgotten: it may be from before.
     """
 
     def __init__(self, seconds: float, most: int = 1000) -> None:
@@ -37,7 +37,9 @@ class Kept(Generic[Key, Value]):
         return await asyncio.shield(reading)
 
     def forget(self, stale: Callable[[Value], bool]) -> None:
-        """Answers that are like this have to be read again."""
+        """Answers that are like this have to be read again; who asks from now on shares no reading
+        that began before."""
+        self._reading.clear()
         for key, (_, value) in list(self._known.items()):
             if stale(value):
                 del self._known[key]
@@ -45,13 +47,15 @@ class Kept(Generic[Key, Value]):
     async def _read(self, key: Key, read: Callable[[], Awaitable[Value]]) -> Value:
         until = asyncio.get_running_loop().time() + self._seconds
         value = await read()
-        self._known[key] = (until, value)
-        self._known.move_to_end(key)
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
+        if self._reading.get(key) is asyncio.current_task():
+            self._known[key] = (until, value)
+            self._known.move_to_end(key)
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
         return value
 
     def _done(self, key: Key, reading: asyncio.Task[Value]) -> None:
-        self._reading.pop(key, None)
+        if self._reading.get(key) is reading:
+            del self._reading[key]
         if not reading.cancelled():
             reading.exception()  # whoever waits for it gets it

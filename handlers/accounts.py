@@ -232,6 +232,7 @@ class Accounts:
         self._log = log
         self._secret = secret
         self._cache: OrderedDict[str, tuple[float, Account]] = OrderedDict()
+        self._forgotten = 0
 
     async def find(self, api_key: str) -> Account:
         """The account of `api_key`; raise InvalidAPIKey.
@@ -242,11 +243,13 @@ class Accounts:
         cached = self._cache.get(api_key)
         if cached is not None and now - cached[0] < CACHE_SECONDS:
             return cached[1]
+        forgotten = self._forgotten
         account = await self._look_up(api_key)
-        self._cache[api_key] = (now, account)
-        self._cache.move_to_end(api_key)
-        if len(self._cache) > CACHE_SIZE:
-            self._cache.popitem(last=False)
+        if forgotten == self._forgotten:  # else it may be from before the change
+            self._cache[api_key] = (now, account)
+            self._cache.move_to_end(api_key)
+            if len(self._cache) > CACHE_SIZE:
+                self._cache.popitem(last=False)
         return account
 
     async def payer(self, api_key: str) -> Account:
@@ -266,6 +269,7 @@ class Accounts:
 
     def forget(self, user_id: int) -> None:
         """Something was changed of the account: who calls with its key next is looked up again."""
+        self._forgotten += 1
         for api_key, (_, account) in list(self._cache.items()):
             if account.id == user_id:
                 del self._cache[api_key]

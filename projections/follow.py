@@ -199,13 +199,16 @@ class Follower:
         return any(waiters for (name, _), waiters in self._waiters.items() if name != SETTLER)
 
     async def _refresh(self) -> None:
+        """Read the checkpoints. What a place was told meanwhile is newer than what is read."""
+        before = dict(self._positions)
         try:
             rows = await self._database.fetch(_CHECKPOINTS)
         except DatabaseUnavailable:
             return
         for name, partition, ms, seq in rows:
-            if (name, partition) in self._positions:
-                self._moved((name, partition), Position(ms, seq))
+            place = (name, partition)
+            if place in before and self._positions[place] == before[place]:
+                self._moved(place, Position(ms, seq))
 
     # both
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,38 @@ async def test_a_new_key_ends_the_former_one(pool: Pool) -> None:
     with pytest.raises(InvalidAPIKey):
         await accounts.find(former)
     assert key not in str(await pool.snapshot())
+
+
+class Held:
+    """A log that answers what is in an account, as of when it was asked, when it is let go."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.keys = log.keys
+        self.holds = asyncio.Event()
+        self.let_go = asyncio.Event()
+
+    async def read(self, *command: Any) -> Any:
+        answer = await self._log.read(*command)
+        if command[0] == "HMGET":
+            self.holds.set()
+            await self.let_go.wait()
+        return answer
+
+
+async def test_what_was_looked_up_while_the_account_changed_is_not_remembered(pool: Pool) -> None:
+    account, key = await open_account(pool.log, SECRET, "eve")
+    held = Held(pool.log)
+    accounts = Accounts(held, SECRET)
+    looking = asyncio.create_task(accounts.find(key))
+    await asyncio.wait_for(held.holds.wait(), 20)
+    await change_account(pool.log, account, Change(roles={"flagged": True}))
+    accounts.forget(account)
+
+    held.let_go.set()
+
+    assert not (await looking).flagged
+    assert (await accounts.find(key)).flagged
 
 
 @spec("Accounts", 10)

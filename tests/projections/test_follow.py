@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 import redis
@@ -32,6 +33,31 @@ async def follower(redis_url: str, database: Database, keys: Keys) -> AsyncItera
         await task
 
 
+class Held:
+    """A database whose answers, as of when it was asked, are held back while they are to be."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self.held = 0
+        self.given = 0
+
+    def hold(self) -> None:
+        self._flows.clear()
+
+    def let_go(self) -> None:
+        self._flows.set()
+
+    async def fetch(self, query: bytes) -> list[tuple[Any, ...]]:
+        rows = await self._database.fetch(query)
+        self.held += 1
+        await self._flows.wait()
+        self.held -= 1
+        self.given += 1
+        return rows
+
+
 async def eventually(done: Callable[[], bool | Awaitable[bool]], seconds: float = 20) -> None:
     async with asyncio.timeout(seconds):
         while not done():
@@ -48,7 +74,7 @@ async def test_a_message_moves_the_position_and_wakes_who_waits(
     await listening(client)
     story = Story()
     story.submit()
-    waiting = asyncio.create_task(follower.reached("status", 0, story.head, 5))
+    waiting = asyncio.create_task(follower.reached("status", 0, story.head, 20))
     await asyncio.sleep(0.01)
     assert not waiting.done()
 
@@ -57,6 +83,36 @@ async def test_a_message_moves_the_position_and_wakes_who_waits(
     assert await waiting
     await eventually(lambda: follower.position("eligibility", 0) == story.head)
     assert await follower.reached("status", 0, story.head, 0)
+
+
+async def test_a_reading_that_comes_late_takes_no_position_back(
+    given: Given, redis_url: str, database: Database, keys: Keys, client: redis.Redis
+):
+    held = Held(database)
+    follower = Follower(redis_url, held, keys)
+    task = asyncio.create_task(follower.run())
+    try:
+        await listening(client)
+        story = Story()
+        story.submit()
+        await asyncio.to_thread(given, story)
+        await eventually(lambda: follower.position("status", 0) == story.head)
+        await eventually(lambda: held.given >= 1)  # from here on messages are heard
+        story.submit()
+        held.hold()
+        waiting = asyncio.create_task(follower.reached("status", 0, story.head, 20))
+        await eventually(lambda: held.held == 1)
+        await asyncio.to_thread(given, story)
+        assert await waiting
+        given_before = held.given
+
+        held.let_go()
+
+        await eventually(lambda: held.given > given_before)
+        assert await follower.reached("status", 0, story.head, 0)
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
 
 
 async def test_without_a_message_the_checkpoint_is_read(
