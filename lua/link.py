@@ -18,7 +18,7 @@ import random
 import re
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 import redis.asyncio
@@ -39,7 +39,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from lua.topology import SUPERSEDED, Heard, Slots, beside, key_of, slot_of, urls, witnesses
+from lua.topology import SILENCE, SUPERSEDED, Heard, Slots, beside, key_of, slot_of, urls, witnesses
 
 __all__ = [
     "ClusterLink",
@@ -51,6 +51,7 @@ __all__ = [
     "ResponseError",
     "Tail",
     "Unavailable",
+    "Waits",
     "blocking_client",
     "connect",
     "nodes_beside",
@@ -65,13 +66,19 @@ _REDIRECTS = 4
 """How often a command is passed on to another node."""
 _ASK_PAUSE = 0.25
 """Seconds between two rounds of asking who serves what."""
-_ASK_SECONDS = 0.5
-"""For a node's answer to that."""
-_ASK_GRACE = 0.1
-"""For the others' once one has answered."""
-_LAGGARDS_SECONDS = 0.25
-"""For the answers of all nodes once one has answered."""
 _TAG = re.compile(r"\{\w+\}")
+
+
+class Waits(NamedTuple):
+    """Seconds for which the nodes of a cluster are waited for, and what counts as a silence."""
+
+    ask: float = 0.5  # for a node's answer to who serves what
+    grace: float = 0.1  # for the others' once one has answered
+    laggards: float = 0.25  # for the answers of all nodes to a command once one has answered
+    silence: float = SILENCE
+
+
+WAITS = Waits()
 
 
 class Unavailable(Exception):
@@ -131,7 +138,13 @@ class Link:
     """
 
     def __init__(
-        self, url: str, *, timeout: float = 0.6, connections: int = CONNECTIONS, most: int = 256
+        self,
+        url: str,
+        *,
+        timeout: float = 0.6,
+        connections: int = CONNECTIONS,
+        most: int = 256,
+        silence: float = SILENCE,
     ) -> None:
         self._pool = ConnectionPool.from_url(
             url,
@@ -151,7 +164,7 @@ class Link:
         self._waiting: deque[_Waiting] = deque()
         self._scheduled = False
         self._batches: set[asyncio.Task[None]] = set()
-        self.heard = Heard()
+        self.heard = Heard(silence)
 
     async def call(self, *command: Argument, at: str | None = None) -> Any:
         """Run one command; raise Unavailable without an answer, ResponseError for an error
@@ -303,9 +316,17 @@ class ClusterLink:
 
     ordered = False
 
-    def __init__(self, url: str, *, timeout: float = 0.6, connections: int = CONNECTIONS) -> None:
-        self._nodes = Nodes(url)
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float = 0.6,
+        connections: int = CONNECTIONS,
+        waits: Waits = WAITS,
+    ) -> None:
+        self._nodes = Nodes(url, waits)
         self._timeout = timeout
+        self._waits = waits
         self._connections = connections
         self._links: dict[str, Link] = {}
         self._believed: dict[str, int] = {}
@@ -421,7 +442,7 @@ class ClusterLink:
                     break
                 await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             if calls:
-                await asyncio.wait(calls, timeout=_LAGGARDS_SECONDS)
+                await asyncio.wait(calls, timeout=self._waits.laggards)
         finally:
             for call in calls:
                 call.cancel()
@@ -430,7 +451,12 @@ class ClusterLink:
     def _link(self, url: str) -> Link:
         link = self._links.get(url)
         if link is None:
-            link = Link(url, timeout=self._timeout, connections=self._connections)
+            link = Link(
+                url,
+                timeout=self._timeout,
+                connections=self._connections,
+                silence=self._waits.silence,
+            )
             self._links[url] = link
         return link
 
@@ -457,8 +483,9 @@ class Nodes:
     They are asked when that turns out to be wrong, all at once, so one that hangs holds up nobody.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, waits: Waits = WAITS) -> None:
         self._named = tuple(urls(url))
+        self._waits = waits
         self._slots: Slots | None = None
         self._moved: dict[int, str] = {}
         self._asking: asyncio.Task[None] | None = None
@@ -531,12 +558,12 @@ class Nodes:
 
     async def _most_say(self, nodes: Iterable[str]) -> Slots | None:
         """What most of these say about who serves what; None where none answers in time."""
-        pending = {asyncio.ensure_future(_slots_of(url)) for url in nodes}
+        pending = {asyncio.ensure_future(_slots_of(url, self._waits.ask)) for url in nodes}
         for task in pending:
             self._asked_ones.add(task)
             task.add_done_callback(self._asked_ones.discard)
         votes: Counter[Slots] = Counter()
-        patience = _ASK_SECONDS
+        patience = self._waits.ask
         while pending:
             done, pending = await asyncio.wait(
                 pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED
@@ -545,13 +572,13 @@ class Nodes:
                 break
             for slots in filter(None, (task.result() for task in done)):
                 votes[slots] += 1
-                patience = _ASK_GRACE
+                patience = self._waits.grace
         return votes.most_common(1)[0][0] if votes else None
 
 
-async def _slots_of(url: str) -> Slots | None:
-    """What one node says; None where it does not, or serves no cluster."""
-    link = Link(url, timeout=_ASK_SECONDS, connections=1)
+async def _slots_of(url: str, seconds: float) -> Slots | None:
+    """What one node says in time; None where it does not, or serves no cluster."""
+    link = Link(url, timeout=seconds, connections=1)
     try:
         slots = Slots.parse(url, await link.call("CLUSTER", "SLOTS"))
     except (Unavailable, ResponseError):
@@ -619,7 +646,9 @@ class Tail:
         return self._client
 
 
-async def connect(url: str, *, timeout: float = 0.6, ordered: bool = False) -> Redis:
+async def connect(
+    url: str, *, timeout: float = 0.6, ordered: bool = False, waits: Waits = WAITS
+) -> Redis:
     """The right link for the server behind `url`: it is asked whether it runs as a cluster.
 
     A cluster's URL may name several of its nodes; the first that answers is asked.
@@ -637,7 +666,7 @@ async def connect(url: str, *, timeout: float = 0.6, ordered: bool = False) -> R
         finally:
             await probe.aclose()
         if info.get("cluster_enabled"):
-            return ClusterLink(url, timeout=timeout, connections=connections)
+            return ClusterLink(url, timeout=timeout, connections=connections, waits=waits)
         return Link(each, timeout=timeout, connections=connections)
     raise Unavailable(reason, sent=False)
 

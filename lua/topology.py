@@ -33,15 +33,17 @@ _NONE = frozenset(
 
 
 class Heard:
-    """How often something was heard of a node after a SILENCE, the first time among them."""
+    """How often something was heard of a node after a silence of so many seconds, the first time
+    among them."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence: float = SILENCE) -> None:
         self.silences = 0
+        self._silence = silence
         self._at = float("-inf")
 
     def hear(self, now: float) -> None:
         """Something is heard of it at this second."""
-        if now - self._at > SILENCE:
+        if now - self._at > self._silence:
             self.silences += 1
         self._at = now
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -44,11 +45,19 @@ class Follower:
     """
 
     def __init__(
-        self, redis_url: str, database: Database, keys: Keys, names: Sequence[str] = NAMES
+        self,
+        redis_url: str,
+        database: Database,
+        keys: Keys,
+        names: Sequence[str] = NAMES,
+        *,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`ticks`: seconds of a clock that only goes forward, by which models stand still."""
         self._named = tuple(urls(redis_url))
         self._nodes: tuple[str, ...] = ()
         self._database = database
+        self._ticks = ticks
         self._places: dict[bytes, Place] = {
             channel(name, partition).encode(): (name, partition)
             for name in names
@@ -110,7 +119,7 @@ class Follower:
             return False
         self._note_behind(place, head)
         _, since = self._behind[place]
-        return asyncio.get_running_loop().time() - since >= seconds
+        return self._ticks() - since >= seconds
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -227,7 +236,7 @@ class Follower:
     def _note_behind(self, place: Place, head: Position) -> None:
         known = self._behind.get(place)
         if known is None:
-            self._behind[place] = (head, asyncio.get_running_loop().time())
+            self._behind[place] = (head, self._ticks())
         elif head > known[0]:
             self._behind[place] = (head, known[1])
         self._stirred.set()

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -19,10 +19,16 @@ from lua.topology import SUPERSEDED, Heard, Slots, slot_of, urls, witnesses
 
 _TIMEOUT = 2.0
 """Seconds for connecting, and for an answer beyond those that a read may block."""
-_ASK_TIMEOUT = 0.5
-"""Seconds for a node's answer to who serves what: another may be asked."""
-_ASK_GRACE = 0.1
-"""For the others' once enough have answered."""
+
+
+class Waits(NamedTuple):
+    """Seconds for which nodes are waited for."""
+
+    ask: float = 0.5  # for one's answer to who serves what: another may be asked
+    grace: float = 0.1  # for the others' once enough have answered
+
+
+WAITS = Waits()
 
 
 class Client(redis.Redis):
@@ -69,8 +75,9 @@ class Client(redis.Redis):
 class Nodes:
     """The servers behind a URL: those that it names and, of a cluster, all that these told of."""
 
-    def __init__(self, redis_url: str) -> None:
+    def __init__(self, redis_url: str, waits: Waits = WAITS) -> None:
         self._named = tuple(urls(redis_url))
+        self._waits = waits
         self._slots: Slots | None = None
 
     @contextlib.contextmanager
@@ -98,7 +105,7 @@ class Nodes:
         failure: Exception | None = None
         for url in dict.fromkeys((*told, *self._named)):
             try:
-                slots = _slots(url)
+                slots = _slots(url, self._waits.ask)
             except (RedisError, OSError) as error:
                 failure = failure or error
                 continue
@@ -119,33 +126,33 @@ class Nodes:
             return True
         enough = witnesses(len(others))
         threads = ThreadPoolExecutor(len(others), "asks others")
-        pending = {threads.submit(_said, node) for node in others}
+        pending = {threads.submit(_said, node, self._waits.ask) for node in others}
         threads.shutdown(wait=False)
         told: list[Slots] = []
-        patience = _ASK_TIMEOUT
+        patience = self._waits.ask
         while pending:
             done, pending = wait(pending, patience, FIRST_COMPLETED)
             if not done:
                 break
             told += filter(None, (each.result() for each in done))
             if len(told) >= enough:
-                patience = _ASK_GRACE
+                patience = self._waits.grace
         if told:
             self._slots = told[-1]
         return len(told) >= enough and all(slots.owner(slot_of(key)) == url for slots in told)
 
 
-def _said(url: str) -> Slots | None:
-    """What a server says of its cluster; None where it does not."""
+def _said(url: str, seconds: float) -> Slots | None:
+    """What a server says of its cluster in time; None where it does not."""
     try:
-        return _slots(url)
+        return _slots(url, seconds)
     except (RedisError, OSError):
         return None
 
 
-def _slots(url: str) -> Slots | None:
-    """What one server says of its cluster; None where it is of none."""
-    client: Any = _client(url, _ASK_TIMEOUT, _ASK_TIMEOUT)
+def _slots(url: str, seconds: float) -> Slots | None:
+    """What one server says of its cluster in time; None where it is of none."""
+    client: Any = _client(url, seconds, seconds)
     try:
         answer = client.execute_command("CLUSTER", "SLOTS")
     except ResponseError as error:

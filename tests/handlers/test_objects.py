@@ -202,11 +202,11 @@ async def test_objects_of_whoever_died_before_storing_the_request_are_deleted(
     admission, attached = await _admitted(pool, Kept(2)), attached_of(2)
     await store.put(attached.objects(admission.request_id, attached.kept))
     await check_objects(pool, store)
-    await pool.pass_time(59)
+    await pool.pass_time(40)
     await pool.sweep()
     assert len(await store.keys()) == 2
 
-    await pool.pass_time(2)
+    await pool.pass_time(21)
     await pool.sweep()  # another partition's janitor may have been by already
 
     await _emptied(pool, store)
@@ -226,13 +226,13 @@ async def test_the_mark_of_a_request_that_never_came_outlives_every_upload_of_it
     (request_id,) = {key[:36] for key in await pool.doomed()}
     await pool.sweep()
 
-    await pool.pass_time(max(60 + 30, life) - 1)
+    await pool.pass_time(max(60 + 30, life) - 20)
     await pool.sweep()
     await store.land()
 
     assert (await pool.request(request_id))["state"] == "abandoned"
     await check_objects(pool, store)
-    await pool.pass_time(2)
+    await pool.pass_time(21)
     await _emptied(pool, store)
 
 

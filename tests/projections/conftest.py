@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -13,12 +14,12 @@ import redis
 from psycopg import sql
 
 from events.keys import Keys
-from projections import log, session
+from projections import session
 from projections.accounts import ACCOUNTS
 from projections.database import Database
 from projections.eligibility import ELIGIBILITY
 from projections.log import Log
-from projections.node import Client
+from projections.node import Client, Nodes, Waits
 from projections.projector import Projector
 from projections.session import Session
 from projections.statistics import STATISTICS
@@ -26,7 +27,15 @@ from projections.status import STATUS
 from tests.orphans import leave_none
 from tests.projections.histories import Story, append
 
+PATIENCE = 20.0
+"""Seconds that an answer may take: how soon a server that hangs is given up is no matter of most
+tests, and machines are busy."""
 TABLES = (*STATUS.tables, *ELIGIBILITY.tables, *STATISTICS.tables, *ACCOUNTS.tables)
+
+
+def connect(redis_url: str, key: str | None = None) -> AbstractContextManager[Client]:
+    """As `log.connect` does, but patient."""
+    return Nodes(redis_url, Waits(ask=PATIENCE)).connect(key, block_s=PATIENCE)
 
 
 @pytest.fixture
@@ -54,13 +63,13 @@ def client(redis_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def reader(redis_url: str, keys: Keys) -> Iterator[Log]:
-    with log.connect(redis_url) as made:
+    with connect(redis_url) as made:
         yield Log(made, keys, 0)
 
 
 @pytest.fixture
 async def database(url: str) -> AsyncIterator[Database]:
-    made = Database(url, timeout=5)
+    made = Database(url, timeout=PATIENCE)  # for what has no outage in it
     yield made
     await made.close()
 
@@ -105,7 +114,8 @@ def wipe(connected: Session) -> None:
     connected.execute(f"TRUNCATE checkpoints, {', '.join(TABLES)}")
 
 
-def eventually(done: Callable[[], bool], seconds: float = 5) -> None:
+def eventually(done: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until it is so. The seconds are there for what never comes, so they are many."""
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, "not in time"

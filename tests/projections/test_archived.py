@@ -20,7 +20,7 @@ from events.base import START, Event, Position
 from events.keys import Keys
 from hordechat.datadir import free_port
 from hordechat.process import Service
-from projections import checkpoint, log, runner
+from projections import checkpoint, runner
 from projections.log import Log, TailLost
 from projections.models import PROJECTIONS
 from projections.projector import Projector, step
@@ -29,7 +29,7 @@ from projections.session import Session
 from projections.status import STATUS
 from tests.handlers.shelf import archive_in, place_in
 from tests.logged import logged
-from tests.projections.conftest import catch_up, eventually, rows
+from tests.projections.conftest import catch_up, connect, eventually, rows
 from tests.projections.cut import Cut, cut
 from tests.projections.histories import Story, append, random_story
 from tests.projections.test_projector import Ear
@@ -50,7 +50,7 @@ def split(client: redis.Redis, keys: Keys, archive: Archive) -> Cut:
 @pytest.fixture
 def spliced(client: redis.Redis, redis_url: str, keys: Keys, archive: Archive) -> Any:
     """A reader of it."""
-    with log.connect(redis_url) as made:
+    with connect(redis_url) as made:
         yield Log(made, keys, 0, archive)
 
 
@@ -245,7 +245,7 @@ def test_an_archive_that_is_away_is_asked_only_where_it_is_needed(
     away = Archive(
         Bucket(Place(f"http://127.0.0.1:{free_port()}", Access("a", "b", "c"), "archive")), 1
     )
-    with log.connect(redis_url) as made:
+    with connect(redis_url) as made:
         reader = Log(made, keys, 0, away)
         cut(split, (5, 4))
 
@@ -278,7 +278,7 @@ def test_an_archiver_that_is_always_a_step_ahead_loses_nothing(
             cut(split, (1,))
             return iter(found)
 
-    with log.connect(redis_url) as made:
+    with connect(redis_url) as made:
         reader = Log(made, keys, 0, Busy(split.archive.bucket, 1))
         after = positions[stands - 1] if stands else START
         assert reader.holds(after)
@@ -417,7 +417,7 @@ def test_a_model_that_is_rebuilt_from_archive_and_stream_equals_the_live_one(
     keys, archive = Keys(partitions), archive_in(s3_server, partitions)
     for partition in keys.all():
         append(client, _of_its_own(partition, partitions), keys, partition)
-        with log.connect(redis_url) as made:
+        with connect(redis_url) as made:
             catch_up(Log(made, keys, partition), connected)
         cut(Cut(client, keys, archive, partition), (30, 1, 20))
     live = rows(connected)
@@ -532,7 +532,7 @@ def test_what_is_read_is_the_log(
     split = Cut(client, keys, archive_in(s3_server, 1))
     length, archived, end = 0, 0, START
     positions = [position for position, _ in story.events]
-    with log.connect(redis_url) as made:
+    with connect(redis_url) as made:
         reader, begun, found = Log(made, keys, 0, split.archive), 0, list[Position]()
         for what, n in acts:
             if what == "append":

@@ -75,7 +75,7 @@ class Building:
         except BaseException as error:  # noqa: BLE001 - what ended it is the question
             self.failure = error
 
-    def end(self, seconds: float = 10) -> Building:
+    def end(self, seconds: float = 30) -> Building:
         self._thread.join(seconds)
         assert not self._thread.is_alive()
         return self
@@ -319,7 +319,8 @@ def test_a_reader_holds_the_switch_up_and_not_the_others(
         builds = Building("status", redis_url, url)
         eventually(lambda: built_up_to(connected) > START)
         with session.connect(url, "other") as other:
-            other.execute("SET statement_timeout = '600ms'")  # as a web process waits
+            # No query waits until the reader goes; how long one waits says `_LOCK`.
+            other.execute("SET statement_timeout = '20s'")
             for _ in range(60):
                 other.execute("SELECT count(*) FROM waiting_prompts, processing_gens")
         pid = reader.info.backend_pid
@@ -328,6 +329,7 @@ def test_a_reader_holds_the_switch_up_and_not_the_others(
 
     assert builds.end().built is not None
     assert rows(connected) == live
+    assert int(beside._LOCK.removesuffix("ms")) < 600  # as long as a web process waits
 
 
 def test_what_comes_while_it_waits_is_folded_too(
@@ -381,7 +383,7 @@ def test_one_that_is_killed_leaves_the_live_model_and_the_next_clears_up(
 
     with reading(url):
         process = start_process("projections.beside", "rebuild_beside", redis_url, url)
-        eventually(lambda: built_up_to(connected) == story.head, 10)
+        eventually(lambda: built_up_to(connected) == story.head)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         assert rows(connected) == live

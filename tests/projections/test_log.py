@@ -8,8 +8,8 @@ import redis
 from archive.archive import HistoryLost
 from events.base import START, Position
 from events.keys import Keys
-from projections import log
 from projections.log import Log
+from tests.projections.conftest import connect
 from tests.projections.histories import Story, append, random_story
 
 
@@ -55,7 +55,7 @@ def test_it_reads_and_publishes_on_a_cluster(cluster_url: str):
     stories = [Story(tail) for tail in range(4)]
     for partition, story in enumerate(stories):
         story.submit()
-        with log.connect(cluster_url, keys.events(partition)) as client:
+        with connect(cluster_url, keys.events(partition)) as client:
             append(client, story.events, keys, partition)
             reader = Log(client, keys, partition)
             assert reader.head() == story.head

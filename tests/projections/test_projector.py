@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from typing import Any
 
 import psycopg
 import pytest
@@ -140,7 +141,7 @@ def test_a_runner_that_dies_while_it_writes_leaves_nothing(
 
 
 def _kill_when_it_waits(connected: Session, name: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         killed = connected.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -252,19 +253,27 @@ def test_a_log_trimmed_behind_the_checkpoint_is_whole_enough(
 
 
 class Ear:
-    """Hears what is published to a few channels."""
+    """Hears what is published to the channels of one pattern."""
 
-    def __init__(self, client: redis.Redis, *channels: str) -> None:
-        self._subscription = client.pubsub(ignore_subscribe_messages=True)
-        self._subscription.psubscribe(*channels)
-        while self._subscription.get_message(timeout=0.5) is not None:
-            pass
+    def __init__(self, client: redis.Redis, pattern: str) -> None:
+        self._client = client
+        self._end = pattern.replace("*", "end")
+        self._subscription = client.pubsub()
+        self._subscription.psubscribe(pattern)
+        assert self._next()["type"] == "psubscribe"
 
     def heard(self) -> list[dict[str, object]]:
+        """What came since it was asked last: all in front of a message of its own."""
+        self._client.publish(self._end, b"")
         messages = []
-        while (message := self._subscription.get_message(timeout=0.2)) is not None:
+        while (message := self._next())["channel"] != self._end.encode():
             messages.append(json.loads(message["data"]))
         return messages
+
+    def _next(self) -> dict[str, Any]:
+        message = self._subscription.get_message(timeout=20)
+        assert message is not None
+        return dict(message)
 
 
 @spec("Completion signal", 1, 2, 3, 4)
