@@ -42,9 +42,6 @@ CLOCK_MS = 5
 """How far the estimate of Redis' clock may run ahead."""
 _READS = 4
 _TRIES = 64
-_AWAY_S = 0.5
-"""For so long nobody is offered a job of a partition whose node did not answer; and a pop that
-found so looks for another job."""
 
 
 class Bounds(NamedTuple):
@@ -66,6 +63,9 @@ class Bounds(NamedTuple):
     """
     refused: float = 1.0
     """The same for a candidate that did not hold: as read, its row was older than its refusal."""
+    away: float = 0.5
+    """For so long nobody is offered a job of a partition whose node did not answer; and a pop that
+    found so looks for another job."""
     forgotten: float = 60.0
     """How long a shelf is kept that nobody uses."""
     sweep: float = 5.0
@@ -239,8 +239,10 @@ class Matcher:
                 job = await self._taken(shelf, candidate, take, put_back)
             except RedisUnavailable as error:
                 # The node of one partition may be away, and the others have jobs, too.
-                self.away[self.model.partition(candidate.request_id)] = loop.time() + _AWAY_S
-                if loop.time() - began > _AWAY_S:
+                self.away[self.model.partition(candidate.request_id)] = (
+                    loop.time() + self.bounds.away
+                )
+                if loop.time() - began > self.bounds.away:
                     raise
                 lost = error
                 continue

@@ -243,7 +243,7 @@ async def test_the_heartbeat_asks_nobody(redis_url: str, migrated_url: str) -> N
 
 @spec("Chat model list", 12)
 async def test_the_list_is_kept_for_a_while(redis_url: str, migrated_url: str) -> None:
-    async with opened(redis_url, migrated_url, models_cache_seconds=2) as site:
+    async with opened(redis_url, migrated_url, models_cache_seconds=60) as site:
         before = await models(site)
 
         await site.pop(threads=9)

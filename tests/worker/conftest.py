@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hordechat.datadir import free_port
+
 DROP = object()
 """In place of an answer: the connection is closed after the request was read."""
 HANG = object()
@@ -37,9 +39,9 @@ class Stub:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Listen, on the port of the last time."""
+        """Listen, on the port of the last time: one that no outgoing connection is given meanwhile."""
+        self.port = self.port or free_port()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Stop listening and cut every connection."""
@@ -55,7 +57,7 @@ class Stub:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the requests seen fulfil a condition."""
-        async with asyncio.timeout(20), self._changed:
+        async with asyncio.timeout(60), self._changed:
             await self._changed.wait_for(condition)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

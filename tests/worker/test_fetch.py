@@ -96,9 +96,9 @@ async def test_messages_that_do_not_come_fail_the_job(
 
     started = time.monotonic()
     with pytest.raises(JobFailed, match=said) as failed:
-        await whole({"messages_url": url}, seconds=0.3, most=1000)
+        await whole({"messages_url": url}, seconds=0.3 if answer is HANG else 60, most=1000)
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 40
     assert failed.value.reason is None
     assert "secret" not in str(failed.value)
 

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -19,8 +19,9 @@ from worker.backends import Delta, JobFailed, Payload, Reply
 from worker.backends.echo import Echo
 
 QUICK = worker.Pace(
-    wait=1, idle=0.01, retry=(0.005, 0.01), grace=0.05, farewell=0.3, last_post=0.2, keep=30
+    wait=1, idle=0.01, retry=(0.005, 0.01), grace=60, farewell=60, last_post=60, keep=60
 )
+"""It asks and tries again often, and gives up nothing while a test lasts."""
 IDLE = (200, {"id": None, "ids": [], "skipped": {}, "payload": {}})
 
 
@@ -47,12 +48,12 @@ Working = Callable[..., Awaitable[None]]
 
 @asynccontextmanager
 async def working(
-    pool: Stub, backend: object = "echo", **more: object
+    pool: Stub, backend: object = "echo", *, pace: worker.Pace = QUICK, **more: object
 ) -> AsyncIterator[asyncio.Event]:
     """A worker at `pool`; stopped at the end, and it must end without an error."""
     stop = asyncio.Event()
     task = asyncio.create_task(
-        worker.run(pool.url, "key", "w", "m", backend, stop=stop, pace=QUICK, **more)  # type: ignore[arg-type]
+        worker.run(pool.url, "key", "w", "m", backend, stop=stop, pace=pace, **more)  # type: ignore[arg-type]
     )
     try:
         yield stop
@@ -132,7 +133,22 @@ async def test_a_streamed_job_is_posted_in_order_and_then_submitted_whole(pool: 
     text = " ".join(f"word{n}" for n in range(30))
     pool.scripts["pop"].append(a_job(stream=True, text=text))
 
-    async with working(pool, Echo(pause=0.01)):
+    async def posted(count: int) -> None:
+        await pool.until(lambda: len(pool.bodies("progress")) >= count)
+
+    @dataclass(frozen=True)
+    class Paced(Echo):
+        """Goes on once what it said was posted: pieces of a faster one are posted together."""
+
+        async def generate(self, payload: Payload) -> AsyncGenerator[Delta | Reply, None]:
+            count = 0
+            async for part in super().generate(payload):
+                yield part
+                count += 1
+                if isinstance(part, Delta):
+                    await posted(count)
+
+    async with working(pool, Paced(pause=0)):
         await pool.until(lambda: bool(pool.bodies("submit")))
 
     posts = pool.bodies("progress")
@@ -244,7 +260,8 @@ async def test_the_reply_goes_in_although_posts_get_no_answer(pool: Stub) -> Non
     pool.scripts["pop"].append(a_job(stream=True))
     pool.standing["progress"] = HANG
 
-    async with working(pool, Scripted(parts=(Delta("a"), REPLY))):
+    pace = replace(QUICK, last_post=0.05)
+    async with working(pool, Scripted(parts=(Delta("a"), REPLY)), pace=pace):
         await pool.until(lambda: bool(pool.bodies("submit")))
 
 
@@ -462,7 +479,8 @@ async def test_told_to_stop_it_faults_a_job_that_takes_too_long(pool: Stub) -> N
         started.set()
         await asyncio.sleep(60)
 
-    async with working(pool, Scripted(parts=(for_ever, REPLY))) as stop:
+    pace = replace(QUICK, grace=0.05)
+    async with working(pool, Scripted(parts=(for_ever, REPLY)), pace=pace) as stop:
         await started.wait()
         stop.set()
 
@@ -473,7 +491,7 @@ async def test_told_to_stop_it_does_not_wait_for_a_pool_that_is_away(pool: Stub)
     pool.scripts["pop"].append(a_job())
     pool.standing["submit"] = HANG
 
-    async with working(pool) as stop:
+    async with working(pool, pace=replace(QUICK, grace=0.05, farewell=0.05)) as stop:
         await pool.until(lambda: bool(pool.bodies("submit")))
         stop.set()
 
