@@ -9,6 +9,7 @@ from typing import NamedTuple
 import structlog
 
 from api.availability import Availability, Queue
+from api.patience import Patience
 from api.status import impossible
 from handlers import metrics
 from handlers.accounts import ANONYMOUS_KEY, Account, Accounts
@@ -37,9 +38,6 @@ logger = structlog.get_logger()
 
 Lower = Callable[[int], NewRequest]
 """The request again, for at most so many tokens and for slow workers too."""
-
-_MEASURE_SECONDS = 0.15
-"""For a measure that may be done without: the answer is due within a second."""
 
 
 class Measured(NamedTuple):
@@ -72,7 +70,10 @@ class Allowances:
         terms: Terms,
         settled: Settled,
         store: Store | None = None,
+        *,
+        measure_seconds: float = Patience().measure,
     ) -> None:
+        self._measure_seconds = measure_seconds
         self._log = log
         self._limits = limits
         self._store = store
@@ -114,7 +115,7 @@ class Allowances:
         """
         wanted = _wanted(account, new)
         try:
-            async with asyncio.timeout(_MEASURE_SECONDS):
+            async with asyncio.timeout(self._measure_seconds):
                 servers, queue = await asyncio.gather(
                     self._availability.servers(wanted), self._queue.snapshot()
                 )

@@ -26,6 +26,7 @@ from api.matcher import Matcher
 from api.models import Models
 from api.modes import ModesRoute
 from api.pace import Pace
+from api.patience import Patience
 from api.service_status import (
     Census,
     HeartbeatRoute,
@@ -123,6 +124,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     wait_limit: int  # seconds
     stale_seconds: float
     body_seconds: float = BODY_SECONDS
+    patience: Patience = Patience()
 
 
 def create_app(parts: Parts) -> App:
@@ -142,6 +144,7 @@ def create_app(parts: Parts) -> App:
             parts.queue,
             parts.clock,
             stale_seconds=parts.stale_seconds,
+            wait_seconds=parts.patience.shown,
         )
         for family in (CHAT, TEXT)
     )

@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 
 from api.clock import Clock
+from api.patience import Patience
 from handlers.errors import DatabaseUnavailable, ReadModelBehind
 from handlers.log import Log
 from projections import database
@@ -18,7 +19,6 @@ from projections.standing import QueueSnapshot, queue_snapshot
 
 _NOBODY_SECONDS = 1.0
 """That nobody can serve it is not kept longer: the next pop may change it."""
-_SURE_SECONDS = 0.3
 _SNAPSHOT_SECONDS = 1.0
 _SERVING_SECONDS = 1.0
 _KEPT = 1000
@@ -44,10 +44,12 @@ class Availability:
         *,
         online_window: int,
         keep_seconds: float,
+        patience: Patience = Patience(),  # noqa: B008 - immutable
     ) -> None:
         self._log = log
         self._database = database
         self._follower = follower
+        self._patience = patience
         self._clock = clock
         self._rules = rules
         self._online_window = online_window
@@ -63,7 +65,7 @@ class Availability:
         """
         return self._kept(wanted) or await self._ask(wanted)
 
-    async def nobody(self, wanted: Wanted, within_s: float) -> bool:
+    async def nobody(self, wanted: Wanted) -> bool:
         """Whether no online worker can serve it; true only once the read model has caught up.
 
         Raise as `servers` does, and TimeoutError.
@@ -71,7 +73,7 @@ class Availability:
         kept = self._kept(wanted)
         if kept is not None and kept.workers:
             return False
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(self._patience.warning):
             if (await self.servers(wanted)).workers:
                 return False
             return await self._caught_up() and not (await self._ask(wanted)).workers
@@ -151,7 +153,7 @@ class Availability:
         heads = await asyncio.gather(*(self._log.head(partition) for partition in keys.all()))
         arrived = await asyncio.gather(
             *(
-                self._follower.reached("eligibility", partition, head, _SURE_SECONDS)
+                self._follower.reached("eligibility", partition, head, self._patience.sure)
                 for partition, head in zip(keys.all(), heads, strict=True)
             )
         )

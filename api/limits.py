@@ -36,6 +36,7 @@ from api.auth import LONGEST_KEY
 from api.client import Callers, Whitelist
 from api.ids import canonical
 from api.notation import items_of
+from api.patience import Patience
 from handlers.accounts import ANONYMOUS_KEY, digest_of
 from handlers.errors import RedisUnavailable, TooManyRequests
 from handlers.log import Log
@@ -45,8 +46,6 @@ from lua.scripts import ScriptFailed
 TEXT_ASYNC = "/v2/generate/text/async"
 CHAT_ASYNC = "/v2/generate/chat/async"
 
-WAIT_SECONDS = 0.1
-"""For Redis. What comes after the limits waits for it, too, and has a second in all."""
 _WAIT_PARTS = 5
 """Several turns of a busy loop: what is slow must be Redis, or nobody would be limited when it
 matters most."""
@@ -169,8 +168,16 @@ class Limiter:
     """
 
     def __init__(
-        self, log: Log, callers: Callers, whitelist: Whitelist, rules: Rules, secret: str
+        self,
+        log: Log,
+        callers: Callers,
+        whitelist: Whitelist,
+        rules: Rules,
+        secret: str,
+        *,
+        wait_seconds: float = Patience().limits,
     ) -> None:
+        self._wait_seconds = wait_seconds
         self._log = log
         self._callers = callers
         self._whitelist = whitelist
@@ -189,7 +196,7 @@ class Limiter:
         if not rules or req.method == "OPTIONS":
             return
         try:
-            with Deadline(WAIT_SECONDS, parts=_WAIT_PARTS):
+            with Deadline(self._wait_seconds, parts=_WAIT_PARTS):
                 place = _place(template, params)
                 windows = await self._windows(req, template, place, rules)
                 if not windows:  # of keys alone, and it sends none

@@ -12,9 +12,6 @@ from handlers.submit import NewRequest
 from projections import database
 from projections.rules import Wanted
 
-_WARN_SECONDS = 0.35
-"""For finding out whether to warn: the answer is due within a second, whatever came before."""
-
 
 class Warning_(msgspec.Struct, frozen=True):  # noqa: N801 - the built-in has the name
     """One entry of `warnings`."""
@@ -47,7 +44,7 @@ async def queued(
     """
     wanted = Wanted.of(new.demand, user_id=account.id, chat=new.chat, max_length=new.max_length)
     try:
-        nobody = await availability.nobody(wanted, _WARN_SECONDS)
+        nobody = await availability.nobody(wanted)
     except (Unserved, database.DatabaseUnavailable, TimeoutError):
         nobody = False
     if not nobody:

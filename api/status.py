@@ -35,10 +35,6 @@ from projections.rules import UNMEASURED_SPEED, Wanted
 from projections.servers import Gap, Servers
 from projections.status import GenerationRow, Read, StatusLoader, StatusRow
 
-CATCH_UP_SECONDS = 0.3
-"""How long a read waits for the model before its first and before its last look: with a query that
-times out, the answer still comes within a second."""
-
 _adjustments = msgspec.json.Decoder(list[Adjustment])
 NO_CONTENT = "The replies cannot be read right now. Ask again in a moment."
 
@@ -188,6 +184,7 @@ class StatusReader:
         clock: Clock,
         *,
         stale_seconds: float,
+        wait_seconds: float,
     ) -> None:
         self._family = family
         self._log = log
@@ -197,6 +194,7 @@ class StatusReader:
         self._queue = queue
         self._clock = clock
         self._stale_seconds = stale_seconds
+        self._wait_seconds = wait_seconds
 
     async def hot(self, request_id: str) -> Hot:
         """Whether there is such a request. Raise RequestNotFound, RedisUnavailable."""
@@ -265,7 +263,7 @@ class StatusReader:
         for _ in range(2):
             still = self._follower.stands_still(*place, position, self._stale_seconds)
             if not still:
-                await self._follower.reached(*place, position, CATCH_UP_SECONDS)
+                await self._follower.reached(*place, position, self._wait_seconds)
             read = await self._load(request_id)
             if read.checkpoint >= position:
                 if read.row is None:  # it expired between the two reads
@@ -283,7 +281,7 @@ class StatusReader:
 
     async def _without_redis(self, request_id: str, away: RedisUnavailable) -> Status:
         try:
-            async with asyncio.timeout(CATCH_UP_SECONDS):
+            async with asyncio.timeout(self._wait_seconds):
                 read = await self._load(request_id)
         except (DatabaseUnavailable, TimeoutError):
             raise away from None

@@ -20,6 +20,7 @@ from api.guard import MemoryGuard
 from api.health import Check
 from api.matcher import Finds, Matcher
 from api.models import Models
+from api.patience import Patience
 from api.service_status import Census
 from api.wait import Drain, Watches
 from api.workers import Directory
@@ -56,7 +57,6 @@ from projections.rules import Candidate, Offer, Place, Rules
 from projections.status import StatusLoader
 
 _MOST_SPREAD = 8
-_SETTLED_SECONDS = 0.3
 
 
 def build(
@@ -64,6 +64,7 @@ def build(
     log: Log,
     drain: Drain | None = None,
     fetcher: Fetcher | None = None,
+    patience: Patience = Patience(),  # noqa: B008 - immutable
 ) -> Parts:
     """Build the parts, nothing running yet.
 
@@ -121,8 +122,9 @@ def build(
         rules,
         online_window=settings.online_window_seconds,
         keep_seconds=settings.availability_cache_seconds,
+        patience=patience,
     )
-    waiting, settled = Queue(database, clock), _settled(follower)
+    waiting, settled = Queue(database, clock), _settled(follower, patience.settled)
     tariff = Tariff(reference, matched_targeting=settings.require_matched_targeting)
     delivery = Delivery(log, limits, store)
     matcher = Matcher(
@@ -185,6 +187,7 @@ def build(
             ),
             settled,
             store,
+            measure_seconds=patience.measure,
         ),
         store=store,
         delivery=delivery,
@@ -206,7 +209,7 @@ def build(
         ),
         callers=callers,
         passkeys=passkeys,
-        limiter=_limiter(settings, log, callers, whitelist),
+        limiter=_limiter(settings, log, callers, whitelist, patience.limits),
         timeouts=timeouts,
         modes=modes,
         messages=messages,
@@ -230,6 +233,7 @@ def build(
         max_text_bytes=settings.max_chat_text_bytes,
         wait_limit=settings.wait_limit_seconds,
         stale_seconds=settings.stale_seconds,
+        patience=patience,
     )
 
 
@@ -260,7 +264,7 @@ def node(settings: Settings) -> str:
 
 
 def _limiter(
-    settings: Settings, log: Log, callers: Callers, whitelist: Whitelist
+    settings: Settings, log: Log, callers: Callers, whitelist: Whitelist, wait_seconds: float
 ) -> rate_limits.Limiter | None:
     if not settings.rate_limits_enabled:
         return None
@@ -268,14 +272,16 @@ def _limiter(
         text=(settings.text_request_2sec_limit_per_ip, settings.text_request_90min_limit_per_ip),
         chat=(settings.chat_request_2sec_limit_per_ip, settings.chat_request_90min_limit_per_ip),
     )
-    return rate_limits.Limiter(log, callers, whitelist, rules, settings.secret)
+    return rate_limits.Limiter(
+        log, callers, whitelist, rules, settings.secret, wait_seconds=wait_seconds
+    )
 
 
-def _settled(follower: Follower) -> Settled:
+def _settled(follower: Follower, seconds: float) -> Settled:
     async def settled(heads: Sequence[Position]) -> bool:
         arrived = await asyncio.gather(
             *(
-                follower.reached(SETTLER, partition, head, _SETTLED_SECONDS)
+                follower.reached(SETTLER, partition, head, seconds)
                 for partition, head in enumerate(heads)
             )
         )

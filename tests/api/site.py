@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from api.app import Parts, create_app
+from api.patience import Patience
 from events.keys import Keys
 from handlers.accounts import ANONYMOUS_KEY, open_account, open_anonymous
 from handlers.fetch.fetcher import Fetcher
@@ -44,6 +45,11 @@ POP: dict[str, Any] = {
     "chat_features": ["prompt_overflow_refused"],
     "chat_limits": {"max_context_length": 8192, "max_length": 2048},
 }
+LENIENT = Patience(*[20.0] * len(Patience._fields))
+"""For sites whose read models and settler follow by themselves: on a busy machine they may take
+their time. Where nothing follows, whoever is told so would wait for all of it."""
+ANSWERED: dict[str, Any] = {"redis_timeout_seconds": 20.0, "database_timeout_seconds": 20.0}
+"""Servers that are there answer, on a busy machine too."""
 UNLIMITED: dict[str, Any] = {
     "rate_limits_enabled": False,
     "workers_per_user": 100_000,
@@ -96,6 +102,8 @@ class Site:
     owner_key: str
     projecting: Projecting
     anonymous: str = ANONYMOUS_KEY
+    follows: bool = False
+    """Whether the read models follow by themselves just now."""
 
     async def project(self) -> None:
         """Let the read models catch up with the log, and the process hear of it."""
@@ -103,7 +111,7 @@ class Site:
         for partition in self.parts.log.keys.all():
             head = await self.parts.log.head(partition)
             for name in ("status", "eligibility"):
-                assert await self.parts.follower.reached(name, partition, head, 5.0)
+                assert await self.parts.follower.reached(name, partition, head, 60.0)
 
     async def settle(self) -> None:
         """Let the settler carry over all that the logs hold, and the process hear of it."""
@@ -130,9 +138,11 @@ class Site:
                 await asyncio.sleep(0.002)
 
         following = asyncio.create_task(follow())
+        self.follows = True
         try:
             yield
         finally:
+            self.follows = False
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
@@ -154,8 +164,18 @@ class Site:
 
     async def status(self, request_id: str, wait: int | None = None) -> httpx.Response:
         """Its status."""
+        return await self.read(f"/v2/generate/chat/status/{request_id}", wait)
+
+    async def read(self, path: str, wait: int | None = None) -> httpx.Response:
+        """A status of either family; asked for again while a model that follows is behind: on a
+        busy machine it may be for longer than a call waits."""
         headers = {} if wait is None else {"prefer": f"wait={wait}"}
-        return await self.http.get(f"/v2/generate/chat/status/{request_id}", headers=headers)
+        async with asyncio.timeout(60 + (wait or 0)):
+            while True:
+                answer = await self.http.get(path, headers=headers)
+                behind = answer.status_code == 503 and answer.json()["rc"] == "ReadModelBehind"
+                if not (behind and self.follows):
+                    return answer
 
     async def cancel(self, request_id: str) -> httpx.Response:
         """Cancel it."""
@@ -239,25 +259,28 @@ async def opened(
     around: tuple[str, str] | None = None,
     served: bool = True,
     fetcher: Fetcher | None = None,
+    patience: Patience = Patience(),  # noqa: B008 - immutable
     **changed: Any,
 ) -> AsyncIterator[Site]:
     """A site over these servers, and unless not `served` a worker that showed itself once.
 
     `around` names where projections find the servers, if not there; `fetcher` fetches images in
-    place of one that goes to public addresses.
+    place of one that goes to public addresses. Whoever takes servers away says how long calls wait
+    for them, if not as in life.
     """
+    answered = ANSWERED if around is None else {}
     settings = Settings(
         redis_url=redis_url,
         database_url=database_url,
         secret=SECRET,
         test=True,
-        **UNLIMITED | changed,
+        **UNLIMITED | answered | changed,
     )
     log_ = await open_log(settings)
     await open_anonymous(log_)
     _, client_key = await open_account(log_, SECRET, "client", kudos=1_000_000_000)
     _, owner_key = await open_account(log_, SECRET, "owner")
-    parts = wiring.build(settings, log_, fetcher=fetcher)
+    parts = wiring.build(settings, log_, fetcher=fetcher, patience=patience)
     app = create_app(parts)
     with contextlib.closing(
         Projecting(*(around or (redis_url, database_url)), settings.partitions)

@@ -20,7 +20,7 @@ from handlers.replay import read_log
 from handlers.shared_keys import Terms, open_shared_key
 from hordechat.settling import settle
 from lua.link import Tail
-from tests.api.site import MODEL, SECRET, Site, opened
+from tests.api.site import LENIENT, MODEL, SECRET, Site, opened
 from tests.handlers.pool import request_of
 from tests.instruments import Point, counted, point, recorded
 from tests.logged import logged
@@ -45,7 +45,7 @@ WIDE: dict[str, Any] = {"max_length": 8192, "max_context_length": 8192}
 @contextlib.asynccontextmanager
 async def living(redis_url: str, migrated_url: str, **settings: Any) -> AsyncIterator[Site]:
     """A site with a worker of 10 tokens a second, whose read models and settler follow."""
-    async with opened(redis_url, migrated_url, served=False, **settings) as site:
+    async with opened(redis_url, migrated_url, served=False, patience=LENIENT, **settings) as site:
         tail = Tail(redis_url)
         settling = asyncio.create_task(settle(site.parts.log, site.parts.limits, tail, 0))
         await site.pop(chat_limits=WIDE, **WIDE)

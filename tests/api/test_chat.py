@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.api.site import MESSAGE, MODEL, Site
+from tests.api.site import LENIENT, MESSAGE, MODEL, Site, opened
 from tests.spec import spec
 
 
@@ -13,7 +13,9 @@ async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
     any_site: Site,
 ) -> None:
     site = any_site
-    assert (await site.http.get("/health/ready")).json() == {"status": "ok"}
+    async with asyncio.timeout(60):  # its checks wait for a moment only
+        while (await site.http.get("/health/ready")).json() != {"status": "ok"}:
+            pass
     await site.pop()  # the worker shows itself
     await site.project()
 
@@ -107,9 +109,14 @@ async def test_a_chat_request_is_queued_pulled_streamed_answered_and_read_back(
 
 
 @spec("Routes", 1, 5)
-async def test_a_request_that_nobody_can_serve_is_accepted_with_a_warning(site: Site) -> None:
+async def test_a_request_that_nobody_can_serve_is_accepted_with_a_warning(
+    redis_url: str, migrated_url: str
+) -> None:
     """Its model is served, but no worker takes so long a context."""
-    async with site.projected():
+    async with (
+        opened(redis_url, migrated_url, patience=LENIENT) as site,
+        site.projected(),
+    ):
         answer = (await site.submit(horde={"max_context_length": 100_000})).json()
 
     assert answer.keys() == {"id", "kudos", "message", "warnings"}
@@ -185,7 +192,7 @@ async def test_a_status_that_waits_is_answered_when_the_request_is_done(site: Si
     request_id = await site.queued()
     async with site.projected():
         asked = asyncio.create_task(site.status(request_id, wait=30))
-        job = await site.popped(wait=5)
+        job = await site.popped(wait=20)
         assert not asked.done()
         await site.reply(job["id"])
         async with asyncio.timeout(20):
@@ -240,7 +247,7 @@ async def test_a_reader_never_sees_less_than_what_was_acknowledged(any_site: Sit
         for _ in range(20):
             request_id = await site.queued()
             assert (await site.status(request_id)).json()["waiting"] == 1
-            job = await site.popped(wait=2)
+            job = await site.popped(wait=20)
             assert (await site.status(request_id)).json()["processing"] == 1
             await site.reply(job["id"])
             assert (await site.status(request_id)).json()["finished"] == 1

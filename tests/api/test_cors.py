@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from api.app import create_starting_app
+from api.patience import Patience
 from tests.api.site import BODY, Site, opened
 
 CHAT = "/v2/generate/chat/async"
@@ -44,7 +45,8 @@ async def test_every_answer_may_be_read_and_tells_its_node(
     redis_url: str, migrated_url: str
 ) -> None:
     limits = {"rate_limits_enabled": True, "chat_request_2sec_limit_per_ip": "2/day"}
-    async with opened(redis_url, migrated_url, port=1234, **limits) as site:
+    counted = Patience(limits=20)
+    async with opened(redis_url, migrated_url, patience=counted, port=1234, **limits) as site:
         answers = {
             202: await site.submit(),
             200: await site.pop(),

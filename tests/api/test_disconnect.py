@@ -198,7 +198,7 @@ async def test_a_job_that_was_just_assigned_to_a_client_that_left_is_given_back(
                 job = call.json
                 break
         else:
-            job = await site.popped(name="last", wait=5)
+            job = await site.popped(name="last", wait=20)
         await site.reply(job["id"])
         status = (await site.status(request_id)).json()
 
@@ -219,7 +219,7 @@ async def test_a_job_whose_answer_went_into_a_closed_connection_is_given_back(
     async with site.projected():
         await gone.start(json.dumps(POP | {"name": "gone"}).encode()).ended()
         assert gone.json["id"]
-        job = await site.popped(name="next", wait=5)
+        job = await site.popped(name="next", wait=20)
         await site.reply(job["id"])
         status = (await site.status(request_id)).json()
 

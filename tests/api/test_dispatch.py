@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from handlers.accounts import open_account
-from tests.api.site import MODEL, POP, SECRET, Site, opened
+from tests.api.site import LENIENT, MODEL, POP, SECRET, Site, opened
 from tests.instruments import counted, point
 from tests.spec import spec
-
 
 TOKENS = 700
 """Of a measured job: at 5 a second they take 140 s, which is within a lease of 150 s."""
@@ -77,10 +76,15 @@ async def test_waits_are_told_by_measured_speeds(site: Site) -> None:
 
 
 @spec("Eligibility", 4, 5)
-async def test_what_no_restriction_allows_waits_without_blame(site: Site) -> None:
+async def test_what_no_restriction_allows_waits_without_blame(
+    redis_url: str, migrated_url: str
+) -> None:
     """C-105."""
     elsewhere = "00000000-0000-4000-8000-000000000000"
-    async with site.projected():
+    async with (
+        opened(redis_url, migrated_url, patience=LENIENT) as site,
+        site.projected(),
+    ):
         for horde in ({"only": [elsewhere]}, {"trusted_workers": True}):
             answer = await site.submit(horde=horde)
             assert answer.json()["warnings"][0]["code"] == "NoAvailableWorker"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from api.patience import Patience
 from handlers.modes import set_modes
 from tests.api.site import BODY, MODEL, Site, opened
 from tests.spec import spec
@@ -33,7 +34,8 @@ async def failing(redis_url: str, migrated_url: str, *wrong: str) -> AsyncIterat
         settings["concurrency"] = 0
     if "rate" in wrong:
         settings |= {"rate_limits_enabled": True, "chat_request_2sec_limit_per_ip": "1/hour"}
-    async with opened(redis_url, migrated_url, **settings) as site:
+    counted = Patience(limits=20)
+    async with opened(redis_url, migrated_url, patience=counted, **settings) as site:
         if "rate" in wrong:
             await site.submit(key=site.owner_key, top_k=1)
         if "maintenance" in wrong:

@@ -23,7 +23,7 @@ from hordechat.datadir import free_port
 from hordechat.settling import settle
 from lua.link import Tail
 from tests.api.described import template_of
-from tests.api.site import SECRET, Site, opened
+from tests.api.site import LENIENT, SECRET, Site, opened
 
 CHECKS = (
     "not_a_server_error",
@@ -61,7 +61,7 @@ async def deployed(
 ) -> AsyncIterator[tuple[Site, Visited, str]]:
     """A site behind a port, with everything running and jobs waiting: yield it and its URL."""
     settings = {"concurrency": AMPLE, "rate_limits_enabled": False} | changed
-    async with opened(redis_url, database_url, **settings) as site:
+    async with opened(redis_url, database_url, patience=LENIENT, **settings) as site:
         await _fill(site)
         async with site.projected(), settled(site, redis_url):
             visited = Visited(site.app)
@@ -116,7 +116,7 @@ async def run(key: str, url: str, folder: Path, *options: str) -> None:
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/v2/openapi.json"),
         *("--checks", ",".join(CHECKS), "--continue-on-failure"),
         *("--header", f"apikey: {key}"),
-        *("--request-timeout", "10", "--seed", str(SEED), "--generation-database", "none"),
+        *("--request-timeout", "60", "--seed", str(SEED), "--generation-database", "none"),
         *("--no-color", "--output-truncate", "false", "--warnings", "off"),
         *options,
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.api.asgi_client import Call
-from tests.api.site import MODEL, POP, Site, opened
+from tests.api.site import LENIENT, MODEL, POP, Site, opened
 from tests.proxy import Proxy
 from tests.spec import spec
 
@@ -35,8 +35,7 @@ async def queued(site: Site, **changed: Any) -> str:
 
 async def status(site: Site, request_id: str, wait: int | None = None) -> dict[str, Any]:
     """The status, with the read models up to date."""
-    headers = {} if wait is None else {"prefer": f"wait={wait}"}
-    answer = await site.http.get(f"/v2/generate/text/status/{request_id}", headers=headers)
+    answer = await site.read(f"/v2/generate/text/status/{request_id}", wait)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
@@ -171,7 +170,7 @@ async def test_jobs_of_a_worker_that_left_go_to_the_next(site: Site) -> None:
     async with site.projected():
         await gone.start(json.dumps(POP | {"name": "gone", "amount": 2}).encode()).ended()
         assert len(gone.json["ids"]) == 2
-        taken = [await site.popped(name="next", wait=5), await site.popped(name="next", wait=5)]
+        taken = [await site.popped(name="next", wait=20), await site.popped(name="next", wait=20)]
         for job in taken:
             await reply(site, job["id"])
         told = await status(site, request_id)
@@ -359,13 +358,17 @@ async def test_a_text_job_that_is_given_up_three_times_faults_its_request(site: 
     assert (await reply(site, job["id"])).json()["rc"] == "AbortedGen"
 
 
-async def test_a_request_that_nobody_can_serve_waits_with_a_warning(site: Site) -> None:
-    async with site.projected():
+async def test_a_request_that_nobody_can_serve_waits_with_a_warning(
+    redis_url: str, migrated_url: str
+) -> None:
+    async with (
+        opened(redis_url, migrated_url, patience=LENIENT) as site,
+        site.projected(),
+    ):
         answer = (await submit(site, models=["nobody/serves/it"])).json()
+        told = await status(site, answer["id"])
 
-    await site.project()
     assert [warning["code"] for warning in answer["warnings"]] == ["NoAvailableWorker"]
-    told = await status(site, answer["id"])
     assert (told["waiting"], told["is_possible"], told["might_stall"]) == (1, False, True)
 
 

@@ -3,7 +3,6 @@ is stored (text_path_reference.md 3.3; sizing comes first, as the specification'
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import json
@@ -12,13 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import httpx
 import pytest
 
 from handlers.accounts import open_account
 from handlers.modes import set_modes
-from hordechat.settling import settle
-from lua.link import Tail
 from tests.api.site import SECRET, Site, opened
 from tests.spec import spec
 
@@ -75,13 +71,9 @@ async def strict(redis_url: str, migrated_url: str, tmp_path: Path) -> AsyncIter
     settings = {"concurrency": 3, "replacement_filters": str(filters)}
     async with opened(redis_url, migrated_url, **settings) as site:
         _, site.client_key = await open_account(site.parts.log, SECRET, "bad", flagged=True)
-        tail = Tail(redis_url)
-        settling = asyncio.create_task(settle(site.parts.log, site.parts.limits, tail, 0))
+        await site.settle()
         await site.project()
         yield site
-        settling.cancel()
-        await asyncio.gather(settling, return_exceptions=True)
-        await tail.close()
 
 
 @contextlib.asynccontextmanager
@@ -98,13 +90,6 @@ async def held(site: Site, around: set[str]) -> AsyncIterator[None]:
         await site.parts.timeouts.clear(ADDRESS)
 
 
-async def post(site: Site, body: dict[str, Any], key: str | None) -> httpx.Response:
-    """Submit, again while the settler is behind: a busy machine makes it slow."""
-    while (answer := await site.post(ASYNC, body, key)).json().get("rc") == "SettlerBehind":
-        pass
-    return answer
-
-
 async def refused(site: Site, earlier: Check, *later: Check, dry_run: bool = False) -> None:
     """What fails these checks is refused by the first of them, and leaves nothing behind."""
     checks = (earlier, *later)
@@ -115,9 +100,11 @@ async def refused(site: Site, earlier: Check, *later: Check, dry_run: bool = Fal
         body["params"] |= check.params
         key = check.key if check.key != "" else key
     async with held(site, {check.around for check in checks}):
+        await site.settle()
+        await site.project()
         before = await site.state()
 
-        answer = await post(site, body, key)
+        answer = await site.post(ASYNC, body, key)
 
         said = [check.rc for check in checks]
         assert (answer.status_code, answer.json()["rc"]) == (earlier.status, earlier.rc), said
@@ -129,7 +116,6 @@ async def test_every_check_refuses_and_of_two_the_earlier_one(strict: Site) -> N
     site = strict
     for check in (*CHECKS, LONG_STOP):
         await refused(site, check)
-    await site.project()  # it is said by what the read model shows, once it has caught up
     await refused(site, UPFRONT)
     for earlier, later in itertools.pairwise((*CHECKS, UPFRONT)):
         await refused(site, earlier, later)
@@ -147,12 +133,14 @@ async def test_jobs_that_wait_count_and_those_that_a_worker_holds_do_not(strict:
 
     async def submit(jobs: int) -> str:
         body = {"prompt": "Once", "params": {"n": jobs}}
-        answer = await post(site, body, site.client_key)
+        answer = await site.post(ASYNC, body, site.client_key)
+        await site.settle()
         return str(answer.json().get("rc", answer.status_code))
 
     first = [await submit(2), await submit(2), await submit(1), await submit(1)]
     await site.project()
     await site.popped(amount=2)
+    await site.settle()
 
     assert first == ["202", "TooManyPrompts", "202", "TooManyPrompts"]
     assert [await submit(3), await submit(2)] == ["TooManyPrompts", "202"]

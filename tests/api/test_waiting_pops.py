@@ -76,7 +76,7 @@ async def test_a_new_job_is_tried_once_and_goes_to_one_of_them(
             ids = [each.result().json()["id"] for each in done]
             assert len(ids) == 1, f"{request_id} went to several"
             # What says that it is taken wakes nobody.
-            assert await follower.reached("eligibility", 0, await log.head(0), 5)
+            assert await follower.reached("eligibility", 0, await log.head(0), 60)
             await in_line(site, POPS - number)
             assert await scripts_run(site) - before == SUBMITTING + 1
             got.update(ids)

@@ -39,7 +39,7 @@ class Stub:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Listen, on the port of the last time: one that no outgoing connection is given meanwhile."""
+        """Listen, on the port of the last time, which no outgoing connection was given since."""
         self.port = self.port or free_port()
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
