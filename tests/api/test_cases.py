@@ -131,7 +131,7 @@ async def test_who_repeats_a_key_is_not_taken_at_either_word(site: Site) -> None
 
 async def test_clients_that_dribble_hold_up_nobody_and_are_cut(site: Site) -> None:
     """C-013."""
-    app = create_app(msgspec.structs.replace(site.parts, body_seconds=3))
+    app = create_app(msgspec.structs.replace(site.parts, body_seconds=5))
     head = {"apikey": site.client_key, "content-length": "30000000"}
     slow = [Call(app, "POST", CHAT, head).start(None) for _ in range(50)]
 

@@ -140,7 +140,7 @@ def account(*roles: str, shared_key: SharedKey | None = None) -> Account:
 async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
     single = request.param == "one partition"
     url = request.getfixturevalue("redis_url" if single else "cluster_url")
-    opened = Log(await connect(url), Keys(1 if single else 4), test=True)
+    opened = Log(await connect(url, timeout=20), Keys(1 if single else 4), test=True)
     yield opened
     await opened.close()
 
@@ -177,7 +177,7 @@ async def test_an_address_from_which_a_user_of_such_a_role_generates_is_whitelis
 async def test_other_callers_whitelist_nothing(
     redis_url: str, caller: Account, proxied: bool
 ) -> None:
-    log = Log(Link(redis_url), Keys(1), test=True)
+    log = Log(Link(redis_url, timeout=20), Keys(1), test=True)
     whitelist = Whitelist(log, "s", Ranges({}))
 
     await whitelist.called(Caller("198.51.100.1", proxied), caller)
@@ -200,7 +200,7 @@ async def test_addresses_of_the_settings_are_whitelisted_without_asking() -> Non
 
 
 async def test_what_was_read_is_kept_for_a_while_and_of_so_many_addresses(redis_url: str) -> None:
-    log = Log(Link(redis_url), Keys(1))
+    log = Log(Link(redis_url, timeout=20), Keys(1))
     whitelist = Whitelist(log, "s", Ranges({}), kept=10)
     for number in range(100):
         await whitelist.earned(f"198.51.100.{number}")

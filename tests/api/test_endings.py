@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from handlers.janitor import Janitor
-from tests.api.site import Site
+from tests.api.site import Site, opened
 from tests.api.test_replies import fails, give_up, job, listening, message, told
 from tests.spec import spec
 
@@ -134,8 +134,15 @@ async def test_thinking_stays_apart_from_the_answer(site: Site) -> None:
     assert stored[stored.index(b"characters") + 1] == b"7"
 
 
-async def test_what_a_check_costs_is_bounded_and_nobody_beside_notices(site: Site) -> None:
-    """C-041, and C-043 beside it."""
+async def test_what_a_check_costs_is_bounded_and_nobody_beside_notices(
+    redis_url: str, migrated_url: str
+) -> None:
+    """C-041, and C-043 beside it. The check may take longer than whatever holds the test up."""
+    async with opened(redis_url, migrated_url, reply_check_seconds=5) as site:
+        await _costs_are_bounded(site)
+
+
+async def _costs_are_bounded(site: Site) -> None:
     schema = {
         "type": "object",
         "properties": {"p": {"pattern": "^(a+)+$"}, "n": {"multipleOf": 0.5}},
@@ -163,7 +170,7 @@ async def test_what_a_check_costs_is_bounded_and_nobody_beside_notices(site: Sit
 
     status, rc, took = await endless
     assert (status, rc) == (400, "ChatSubmitNonconformant")
-    assert took < 10  # the two seconds of the setting, and a busy machine
+    assert took < 60  # without a bound it would take for ever
     assert slowest < took / 2
     assert asked > 5
     assert (await reply("aa", "1" + "0" * 400))[:2] == (400, "ChatSubmitNonconformant")

@@ -18,7 +18,7 @@ from tests.logged import logged
 
 @pytest.fixture(params=["redis_url", "cluster_url"])
 async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
-    opened = Log(await connect(request.getfixturevalue(request.param)), Keys(4))
+    opened = Log(await connect(request.getfixturevalue(request.param), timeout=20), Keys(4))
     yield opened
     await opened.close()
 

@@ -29,7 +29,7 @@ DAY = 24 * 60
 async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
     single = request.param == "one partition"
     url = request.getfixturevalue("redis_url" if single else "cluster_url")
-    opened = Log(await connect(url), Keys(1 if single else 4), test=True)
+    opened = Log(await connect(url, timeout=20), Keys(1 if single else 4), test=True)
     yield opened
     await opened.close()
 
@@ -130,7 +130,7 @@ async def test_there_are_only_so_many_and_what_is_over_makes_room(log: Log) -> N
 
 @pytest.mark.parametrize("text", ["", "example.org", "198.51.100.7/99", "1" * 5000])
 async def test_what_is_no_address_is_refused(redis_url: str, text: str) -> None:
-    log = Log(await connect(redis_url), Keys(1), test=True)
+    log = Log(await connect(redis_url, timeout=20), Keys(1), test=True)
     timeouts = Timeouts(log)
 
     with pytest.raises(BadRequest):

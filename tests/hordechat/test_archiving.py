@@ -127,7 +127,7 @@ async def _lines(*ends: BaseException | bool, taken: Taken | None = None) -> lis
                 first_pause=0.001,
             )
         )
-        await asyncio.wait_for(scripted.over.wait(), 10)
+        await asyncio.wait_for(scripted.over.wait(), 60)
         running.cancel()
     return lines
 
@@ -283,7 +283,7 @@ def test_operators_are_told_how_far_everyone_is(
     environ: dict[str, str], redis_url: str, migrated_url: str
 ) -> None:
     async def work() -> int:
-        pool = await Pool.opened(Log(Link(redis_url), Keys(1), test=True), Limits())
+        pool = await Pool.opened(Log(Link(redis_url, timeout=20), Keys(1), test=True), Limits())
         await pool.log.begin()
         await pool.submit()
         await pool.settle()

@@ -53,7 +53,7 @@ async def start(database_url: str) -> AsyncIterator[Callable[..., Process]]:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.02)
 
@@ -129,6 +129,6 @@ async def test_work_that_swallows_a_cancellation_is_told_again(database_url: str
 
     stop.set()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await running
     assert swallowed >= len(PARTITIONS)

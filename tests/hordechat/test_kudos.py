@@ -24,7 +24,7 @@ def _grant(redis_url: str, *args: str) -> Result:
 @spec("Accounts", 12)
 def test_an_operator_gives_and_takes_kudos(redis_url: str) -> None:
     async def user_id() -> int:
-        pool = await Pool.opened(Log(Link(redis_url), Keys(1)), Limits())
+        pool = await Pool.opened(Log(Link(redis_url, timeout=20), Keys(1)), Limits())
         await pool.log.close()
         return pool.client.id
 

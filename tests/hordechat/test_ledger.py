@@ -26,7 +26,7 @@ def client(redis_url: str, migrated_url: str) -> int:
     """An account that submitted a request, was served and got a grant; all of it is projected."""
 
     async def work() -> int:
-        pool = await Pool.opened(Log(Link(redis_url), Keys(1)), Limits())
+        pool = await Pool.opened(Log(Link(redis_url, timeout=20), Keys(1)), Limits())
         job = await pool.assign(await pool.submit())
         assert job is not None
         await pool.reply(job.generation_id)

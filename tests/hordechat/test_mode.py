@@ -22,7 +22,7 @@ def _mode(redis_url: str, *args: str) -> Result:
 
 def test_maintenance_is_switched_and_shown_and_cancels_what_waits(redis_url: str) -> None:
     async def queue() -> str:
-        pool = await Pool.opened(Log(Link(redis_url), Keys(1)), Limits())
+        pool = await Pool.opened(Log(Link(redis_url, timeout=20), Keys(1)), Limits())
         request_id = await pool.submit()
         await pool.log.close()
         return request_id
@@ -37,7 +37,7 @@ def test_maintenance_is_switched_and_shown_and_cancels_what_waits(redis_url: str
     assert json.loads(_mode(redis_url).stdout) == {"maintenance": True}
 
     async def state() -> bytes:
-        link = Link(redis_url)
+        link = Link(redis_url, timeout=20)
         found: bytes = await link.call("HGET", Keys(1).request(request_id), "state")
         await link.close()
         return found

@@ -47,7 +47,9 @@ def acting(environ: dict[str, str]) -> Callable[[Callable[[Pool], Awaitable[Any]
 
     def act(what: Callable[[Pool], Awaitable[Any]]) -> Any:
         async def work() -> Any:
-            pool = await Pool.opened(Log(Link(environ["REDIS_URL"]), Keys(1), test=True), Limits())
+            pool = await Pool.opened(
+                Log(Link(environ["REDIS_URL"], timeout=20), Keys(1), test=True), Limits()
+            )
             pool.store = store_of(settings.load(environ))
             try:
                 return await what(pool)

@@ -44,7 +44,7 @@ def environ(
 
 async def _archived(redis_url: str, archive: Archive) -> int:
     """Some accounts and a request, all of it archived; how many events that are."""
-    pool = await Pool.opened(Log(Link(redis_url), Keys(1)), Limits())
+    pool = await Pool.opened(Log(Link(redis_url, timeout=20), Keys(1)), Limits())
     await pool.submit()
     await pool.settle()
     await put_away(archive, pool.log, 0)
@@ -60,7 +60,7 @@ def _run(environ: dict[str, str], *args: str) -> Result:
 
 async def test_a_snapshot_is_taken_each_so_many_events(redis_url: str, archive: Archive) -> None:
     events = await _archived(redis_url, archive)
-    log = Log(Link(redis_url), Keys(1))
+    log = Log(Link(redis_url, timeout=20), Keys(1))
     never = Snapshots(log, archive, 0, 0, asyncio.Lock())
     rarely = Snapshots(log, archive, 0, events + 1, asyncio.Lock())
     often = Snapshots(log, archive, 0, events, asyncio.Lock())

@@ -17,7 +17,7 @@ async def test_a_cluster_that_acknowledges_what_no_replica_has_is_told(
     server: str, warns: bool, request: pytest.FixtureRequest
 ) -> None:
     """A single server without replicas has nobody to wait for."""
-    log = Log(await connect(request.getfixturevalue(server)), Keys(1))
+    log = Log(await connect(request.getfixturevalue(server), timeout=20), Keys(1))
 
     with capture_logs() as lines:
         assert await warn_unless_awaited(log) is warns
@@ -27,7 +27,7 @@ async def test_a_cluster_that_acknowledges_what_no_replica_has_is_told(
 
 
 async def test_nothing_is_said_where_writes_want_a_replica(cluster_url: str) -> None:
-    log = Log(await connect(cluster_url), Keys(1))
+    log = Log(await connect(cluster_url, timeout=20), Keys(1))
     with redis.Redis.from_url(cluster_url) as operator:
         operator.config_set("min-replicas-to-write", 1)
         try:

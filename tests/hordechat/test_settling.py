@@ -44,7 +44,8 @@ def url(keys: Keys, request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def pool(url: str, keys: Keys) -> AsyncIterator[Pool]:
     """A pool in which one job of an account may wait."""
-    link = Link(url) if keys.partitions == 1 else ClusterLink(url)
+    kind = Link if keys.partitions == 1 else ClusterLink
+    link = kind(url, timeout=20)
     log = Log(link, keys, test=True)
     yield await Pool.opened(log, Limits(concurrency=1, anonymous_concurrency=1))
     await log.close()
@@ -98,26 +99,28 @@ async def test_a_newcomer_hears_how_far_an_idle_settler_came(pool: Pool, url: st
     heads = await _heads(pool)
     async with settling(pool, url):
         async with following(pool, url) as early:
-            assert await _reached(early, heads, 5)
+            assert await _reached(early, heads, 60)
 
         async with following(pool, url) as newcomer:
-            assert await _reached(newcomer, heads, 3)
+            assert await _reached(newcomer, heads, 60)
 
 
 async def test_too_many_is_said_only_behind_the_settler(pool: Pool, url: str) -> None:
     request_id = await pool.submit()
     async with following(pool, url) as follower:
+        patience = 0.1  # for a settler that is not there; later, for one that may be slow
 
         async def settled(heads: Sequence[Position]) -> bool:
-            return await _reached(follower, heads, 0.3)
+            return await _reached(follower, heads, patience)
 
         async def check() -> None:
             await check_concurrency(pool.log, pool.limits, pool.client, 1, (MODEL,), settled)
 
         with pytest.raises(SettlerBehind):
             await check()
+        patience = 60
         async with settling(pool, url):
-            assert await _reached(follower, await _heads(pool), 5)
+            assert await _reached(follower, await _heads(pool), 60)
             with pytest.raises(TooManyPrompts):
                 await check()
 
@@ -146,10 +149,10 @@ async def test_what_was_trimmed_is_settled_from_the_archive(
     assert await pool.waiting() == 1
 
     async with following(pool, url) as follower, settling(pool, url):
-        assert await _reached(follower, await _heads(pool), 5)
+        assert await _reached(follower, await _heads(pool), 60)
         assert await pool.waiting() == 0
         await pool.submit()
-        assert await _reached(follower, await _heads(pool), 5)
+        assert await _reached(follower, await _heads(pool), 60)
         assert await pool.waiting() == 1
 
 

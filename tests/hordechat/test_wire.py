@@ -14,7 +14,7 @@ import redis
 from hordechat.process import Service
 from tests.api.site import POP
 from tests.conftest import copied
-from tests.hordechat.web import Web, ready, served
+from tests.hordechat.web import Web, ready, served, until
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,12 @@ def test_a_call_too_many_is_refused_and_what_follows_its_body_is_answered(web: W
     size = 5 * 2**20
     head = f"PUT /v2/status/modes HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
     with httpx.Client(base_url=web.url) as client:
-        statuses = {client.put("/v2/status/modes", content=b"{").status_code for _ in range(30)}
-    assert statuses == {400}
+        statuses: list[int] = []
+        while statuses[-1:] != [429]:  # a call that Redis does not count in time is not refused
+            statuses.append(client.put("/v2/status/modes", content=b"{").status_code)
+            assert len(statuses) < 100
+    assert len(statuses) > 30
+    assert {*statuses[:-1]} == {400}
     with web.connection() as opened:
         opened.sendall(head.encode() + b"GET /nonsense HTTP/1.1\r\n\r\n")
         opened.sendall(b"x" * (size - 26))
@@ -100,7 +104,7 @@ def test_a_head_without_end_is_cut(web: Web) -> None:
         with pytest.raises(OSError, match=r"reset|pipe"):
             opened.sendall(b"x" * 2**26)
 
-    assert ready(web)
+    until(lambda: ready(web))
 
 
 def test_trailers_are_bounded_and_kept_by_nobody(web: Web) -> None:
@@ -111,7 +115,7 @@ def test_trailers_are_bounded_and_kept_by_nobody(web: Web) -> None:
             with pytest.raises(OSError, match=r"reset|pipe"):
                 opened.sendall(trailers)
 
-    assert ready(web)
+    until(lambda: ready(web))
     assert max(each.memory_info().rss for each in web.workers()) < 300 * 2**20
 
 
@@ -163,7 +167,7 @@ def test_nonsense_behind_a_request_is_not_answered_in_its_place(web: Web) -> Non
 
         assert b" 400 " not in answer
 
-    assert ready(web)
+    until(lambda: ready(web))
 
 
 def test_an_announced_body_that_never_begins_ends_its_connection(
@@ -196,4 +200,4 @@ def test_an_old_protocol_is_refused(web: Web) -> None:
 
         assert b" 400 " in opened.recv(4096)
 
-    assert ready(web)
+    until(lambda: ready(web))

@@ -20,7 +20,7 @@ from hordechat import commands, settings
 from hordechat.datadir import free_port
 from tests.orphans import leave_none
 
-DRAIN_SECONDS = 10
+DRAIN_SECONDS = 25
 
 
 @dataclass
@@ -41,11 +41,11 @@ class Web:
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[socket.socket]:
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as opened:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as opened:
             yield opened
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Wait for it."""
     ends = time.monotonic() + seconds
     while not condition():
@@ -71,6 +71,9 @@ def served(redis_url: str, database_url: str, folder: Path) -> Iterator[Web]:
         "HORDE_SECRET": "s",
         "HORDE_DRAIN_SECONDS": str(DRAIN_SECONDS),
         "HORDE_WEB_WORKERS": "2",
+        # Servers that are there answer, on a busy machine too.
+        "HORDE_REDIS_TIMEOUT_SECONDS": "20",
+        "HORDE_DATABASE_TIMEOUT_SECONDS": "20",
     }
     loaded = settings.load(environ)
     commands.migrate(loaded)
@@ -82,12 +85,12 @@ def served(redis_url: str, database_url: str, folder: Path) -> Iterator[Web]:
         leave_none(process.pid)
         made = Web(process, port, str(user["api_key"]), environ)
         try:
-            until(lambda: ready(made), 30)
+            until(lambda: ready(made))
             yield made
         finally:
             if process.poll() is None:
                 process.terminate()
-            process.wait(20)
+            process.wait(60)
     lines = (folder / "web.log").read_text().splitlines()
     assert all(json.loads(line)["process"] == "web" for line in lines)
     errors = [line for line in lines if '"level":"error"' in line]
