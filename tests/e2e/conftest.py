@@ -42,6 +42,9 @@ from tests.e2e.wire import Http, NoAnswer, hang_up
 from tests.orphans import leave_none
 
 PARTITIONS = 4
+ANSWERED = {"HORDE_REDIS_TIMEOUT_SECONDS": "5", "HORDE_DATABASE_TIMEOUT_SECONDS": "5"}
+"""Servers that are there answer, on a busy machine too. tests/e2e/test_outages.py has a web process
+that gives up as in life."""
 PROCFILE = """\
 release: hordechat migrate
 web: hordechat web
@@ -202,7 +205,7 @@ def session_pool(
         valkey.service(folder / "valkey", free_port(), cluster=kind == "cluster"),
         folder / "valkey.log",
     )
-    with serving_pool(folder, redis, e2e_postgres) as pool:
+    with serving_pool(folder, redis, e2e_postgres, **ANSWERED) as pool:
         yield pool
 
 
@@ -274,7 +277,7 @@ async def _peopled(up: Up) -> list[str]:
     keys = await up.users("client", "owner")
     await known(up.url, keys[1], keys[0])
     # `--take 2` takes the other two only when nobody else did for a while.
-    await serving(up.url, keys[0], Keys(PARTITIONS), 20)
+    await serving(up.url, keys[0], Keys(PARTITIONS), 60)
     await hang_up()
     return keys
 
@@ -309,13 +312,13 @@ async def pool(session_pool: Pool) -> AsyncIterator[Pool]:
             except NoAnswer:
                 return False
 
-    await eventually(seen, 10, "a worker that is seen")
+    await eventually(seen, 60, "a worker that is seen")
     yield session_pool
 
     async def at_rest() -> bool:
         return await session_pool.unended() <= before
 
-    await eventually(at_rest, 10, "requests that nobody ended")
+    await eventually(at_rest, 60, "requests that nobody ended")
 
 
 only_plain = pytest.mark.parametrize("session_pool", ["plain"], indirect=True)

@@ -154,7 +154,7 @@ class Program:
             return self.wait(seconds)
         except subprocess.TimeoutExpired:
             os.killpg(self.pid, signal.SIGKILL)
-            return self.wait(10)
+            return self.wait(60)
         finally:
             assert self._process.stdout is not None
             self._process.stdout.close()
@@ -239,7 +239,9 @@ class Up:
         return Program(log, clean_environ(**env), *arguments, *place)
 
     @contextlib.contextmanager
-    def web(self, name: str, *, seconds: float = 20.0, **env: str) -> Iterator[tuple[str, Program]]:
+    def web(
+        self, name: str, *, seconds: float = PATIENCE, **env: str
+    ) -> Iterator[tuple[str, Program]]:
         """One more web server on a port of its own: its URL, once it is ready, and itself."""
         port = free_port()
         program = self.beside(name, "web", "--port", str(port), "--web-workers", "1", **env)
@@ -627,7 +629,7 @@ class Worker:
             self._book.note("reply", answer)
         return job.outcome
 
-    async def serve(self, text: str, seconds: float = 10.0) -> Taken:
+    async def serve(self, text: str, seconds: float = PATIENCE) -> Taken:
         """Pop until the job with this text comes; whatever else comes is answered on the way."""
         deadline = time.monotonic() + seconds
         while True:
@@ -700,7 +702,7 @@ async def known(up_url: str, owner_key: str, client_key: str) -> None:
         return cancelled.status == 200
 
     async with Http(up_url, owner_key) as owner, Http(up_url, client_key) as client:
-        await eventually(seen, 10, "a worker that is seen")
+        await eventually(seen, 60, "a worker that is seen")
 
 
 async def serving(url: str, client_key: str, keys: Keys, seconds: float) -> None:

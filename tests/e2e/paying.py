@@ -18,6 +18,7 @@ from events.prices import Rate
 from handlers.log import Log
 from tests.e2e.harness import (
     MODEL,
+    PATIENCE,
     SUBMIT,
     Book,
     Client,
@@ -231,7 +232,7 @@ async def booked(database_url: str) -> list[Line]:
 
 
 async def await_paid(
-    database_url: str, read: Callable[[], Any], seconds: float = 30.0
+    database_url: str, read: Callable[[], Any], seconds: float = PATIENCE
 ) -> list[Event]:
     """Wait until as many lines are booked as are owed; then each is there once, and no other one.
 

@@ -30,10 +30,10 @@ async def test_models_are_switched_under_load_and_each_answer_is_as_without(
     enough = asyncio.Event()
     async with working(workers):
         runs = [asyncio.ensure_future(each.run(enough.is_set)) for each in clients]
-        await eventually(lambda: len(book.ended) > 4, 10, "replies")
+        await eventually(lambda: len(book.ended) > 4, 60, "replies")
         told = await asyncio.gather(*(_build(pool, name) for name in models))
         before = len(book.ended)
-        await eventually(lambda: len(book.ended) > before + 4, 10, "more replies")
+        await eventually(lambda: len(book.ended) > before + 4, 60, "more replies")
         enough.set()
         await asyncio.gather(*runs)
     for each in clients:
@@ -43,7 +43,7 @@ async def test_models_are_switched_under_load_and_each_answer_is_as_without(
     book.check()
     assert book.unanswered == {}
     assert book.faulted() == []
-    await eventually(lambda: caught_up(pool), 20, "the read models")
+    await eventually(lambda: caught_up(pool), 60, "the read models")
     for name in models:
         live, rebuilt = await asyncio.to_thread(live_and_rebuilt, pool, name)
         assert differences(live, rebuilt) == []

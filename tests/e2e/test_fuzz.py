@@ -21,7 +21,8 @@ TEXT = "/v2/generate/text/async"
 SUBMIT = "/v2/generate/text/submit"
 PROGRESS = "/v2/generate/text/progress"
 CONNECTIONS = 4
-STALL_SECONDS = 1.0
+STALL_SECONDS = 5.0
+"""More than a busy machine holds a process up."""
 GROWN_BYTES = 150 * 2**20
 """Of all web processes: a few bodies at once, and what allocators keep."""
 LONG = b'"' + b"long text " * 100_000 + b'"'

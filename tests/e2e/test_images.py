@@ -74,7 +74,7 @@ async def _queued(http: Http) -> str:
             found.append(request_id)
         return bool(found)
 
-    await eventually(once, 20, "a request with images to be accepted")
+    await eventually(once, 60, "a request with images to be accepted")
     return found[0]
 
 

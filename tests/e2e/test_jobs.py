@@ -15,7 +15,8 @@ from tests.e2e.harness import Book, Client, Worker, eventually, working
 pytestmark = pytest.mark.e2e
 
 RACERS = 64
-OVERLOOKED_SECONDS = 0.25
+OVERLOOKED_SECONDS = 3.0
+"""More than a busy machine holds a process up; what is forgotten lies for 30."""
 
 
 @pytest.mark.parametrize("wait", [0, 2], ids=["asking again", "waiting"])
@@ -25,7 +26,7 @@ async def test_of_64_workers_that_race_for_one_job_one_gets_it(pool: Pool, wait:
     workers = [Worker(pool.up.url, pool.owner, book, name, wait=wait) for name in names]
     client = Client(pool.up.url, pool.client, book, "race")
     racing = asyncio.ensure_future(_race(workers, book, rounds=1 if wait else 40))
-    await eventually(lambda: _checked_in(pool, names), 10, "everyone's check-in")
+    await eventually(lambda: _checked_in(pool, names), 60, "everyone's check-in")
 
     request_id = await client.submit()
     await racing
@@ -112,7 +113,7 @@ async def test_streamed_jobs_leave_nothing_behind(pool: Pool) -> None:
             held = await log.read("HMGET", account, *(f"admission:{each}" for each in book.ended))
             return held == [None] * len(book.ended)
 
-        await eventually(settled, 10, "the settler")
+        await eventually(settled, 60, "the settler")
 
 
 async def _client_account(pool: Pool) -> int:
@@ -141,7 +142,7 @@ async def test_a_lapsed_lease_goes_to_another_worker(pool: Pool) -> None:
     status = await client.follow(request_id)
     assert [each["worker_name"] for each in status["generations"]] == ["quick"]
     assert status["restarted"] == 1
-    await eventually(lambda: _released(pool, request_id), 10, "the settler")
+    await eventually(lambda: _released(pool, request_id), 60, "the settler")
     before = await pool.events()
     for worker, job, rc in (
         (quick, again, "DuplicateGen"),

@@ -137,10 +137,10 @@ async def test_whenever_it_is_killed_every_event_is_archived_once(
     working = asyncio.ensure_future(traffic.work())
     for _ in range(kills):
         before = place()
-        await eventually(lambda before=before: working.done() or moved(before), 20, "progress")
+        await eventually(lambda before=before: working.done() or moved(before), 60, "progress")
         await asyncio.sleep(chance.random() * 0.3)  # anywhere in its next passes
         at_work.send(signal.SIGKILL)
-        at_work.wait(10)
+        at_work.wait(60)
         at_work, stands_by = stands_by, start()
         if working.done():
             break
@@ -149,11 +149,11 @@ async def test_whenever_it_is_killed_every_event_is_archived_once(
     await traffic.look()
     await traffic.pool.pass_time(60)
     last = traffic.copy[-1].position
-    await eventually(lambda: place() == last, 20, "the last event")
+    await eventually(lambda: place() == last, 60, "the last event")
     assert at_work.end() == 0
     final = stands_by
-    await eventually(lambda: "on_duty" in final.log.read_text(), 20, "one that finds all done")
-    await eventually(lambda: once(traffic.archive), 10, "what was left half done put right")
+    await eventually(lambda: "on_duty" in final.log.read_text(), 60, "one that finds all done")
+    await eventually(lambda: once(traffic.archive), 60, "what was left half done put right")
 
     assert [raw for page in traffic.archive.read(0) for raw in page] == traffic.copy
     stream = await stream_of(traffic.pool.log, 0)

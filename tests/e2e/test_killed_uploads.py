@@ -103,7 +103,7 @@ class Trouble:
         child = family(web)[1]
         self._pool.killed.add(child)
         os.kill(child, signal.SIGKILL)
-        await eventually(lambda: child not in family(web), 20, "a web worker's end")
+        await eventually(lambda: child not in family(web), 60, "a web worker's end")
 
     async def valkey(self) -> None:
         self._pool.redis.kill()
@@ -118,7 +118,7 @@ class Trouble:
         await self._deleting()
         pid = self._pool.up.pid("janitor")
         os.kill(pid, signal.SIGKILL)
-        await eventually(lambda: self._pool.up.pid("janitor") != pid, 20, "another janitor")
+        await eventually(lambda: self._pool.up.pid("janitor") != pid, 60, "another janitor")
 
     async def store_while_deleting(self) -> None:
         await self._deleting()
@@ -132,7 +132,7 @@ class Trouble:
 
     async def _deleting(self) -> None:
         await self._pool.pass_time(LIFE)
-        await eventually(lambda: doomed(self._log), 20, "something to delete")
+        await eventually(lambda: doomed(self._log), 60, "something to delete")
 
 
 Happens = Callable[[Trouble], Awaitable[None]]
@@ -168,7 +168,7 @@ async def test_objects_are_accounted_for_whatever_is_killed(
 
     async def more(replies: int) -> None:
         want = seen.told["reply 200"] + replies
-        await eventually(lambda: seen.told["reply 200"] >= want, 30, f"replies: {seen.told}")
+        await eventually(lambda: seen.told["reply 200"] >= want, 60, f"replies: {seen.told}")
 
     async with pool.log() as log:
         try:
@@ -202,7 +202,7 @@ async def _over(pool: Pool, log: Log) -> None:
 
     for _ in range(3):  # admissions and requests, the marks that they leave, and stragglers
         await pool.pass_time(LIFE)
-        await eventually(over, 20, "a pass of the janitors")
+        await eventually(over, 60, "a pass of the janitors")
 
 
 async def _told(log: Log, seen: Seen) -> None:

@@ -73,7 +73,7 @@ class Crew:
     async def kill_one(self) -> None:
         """One that was just handed a job goes without a word, and starts anew."""
         before = len(self._book.taken)
-        await eventually(lambda: len(self._book.taken) > before, 20, "a job to kill a worker for")
+        await eventually(lambda: len(self._book.taken) > before, 60, "a job to kill a worker for")
         await self._end(self._book.taken[-1].worker)
         self._start(self._book.taken[-1].worker)
 
@@ -105,11 +105,11 @@ async def _kill(up: Up, target: str, crew: Crew) -> float:
         child = family(pid)[1]
         os.kill(child, signal.SIGKILL)
         await eventually(
-            lambda: child not in family(pid) and len(family(pid)) > 2, 20, "another web worker"
+            lambda: child not in family(pid) and len(family(pid)) > 2, 60, "another web worker"
         )
     else:
         os.kill(pid, signal.SIGKILL)
-        await eventually(lambda: up.pid(name) != pid, 20, f"another {name}")
+        await eventually(lambda: up.pid(name) != pid, 60, f"another {name}")
     return time.monotonic() - started
 
 
@@ -143,7 +143,7 @@ async def _under_load(up: Up, rounds: int, apart: float) -> None:
         asyncio.ensure_future(client.run(enough.is_set, stream=n % 2 == 0))
         for n, client in enumerate(crew.clients)
     ]
-    await eventually(lambda: len(book.ended) > 20, 30, "the first replies")
+    await eventually(lambda: len(book.ended) > 20, 60, "the first replies")
     kills = 0
     for _ in range(rounds):
         for target in TARGETS:
@@ -151,7 +151,7 @@ async def _under_load(up: Up, rounds: int, apart: float) -> None:
             took = await _kill(up, target, crew)
             back = time.monotonic()
             kills += 1
-            await eventually(lambda: len(book.ended) >= ended + 10, 40, f"replies after {target}")  # noqa: B023
+            await eventually(lambda: len(book.ended) >= ended + 10, 60, f"replies after {target}")  # noqa: B023
             print(
                 f"killed {target}: back in {took:.1f} s, "
                 f"10 replies {time.monotonic() - back:.1f} s later, {len(book.ended)} so far"
@@ -164,7 +164,7 @@ async def _under_load(up: Up, rounds: int, apart: float) -> None:
 
     log = Log(Link(up.info()["redis_url"], timeout=10), Keys(1))
     try:
-        await eventually(lambda: _settled(log), 30, "no job of any account waiting")
+        await eventually(lambda: _settled(log), 60, "no job of any account waiting")
         database_url = up.run()["database_url"]
         events = await await_paid(database_url, lambda: _events(log))
     finally:

@@ -51,7 +51,7 @@ class Leaver:
     async def leave(self) -> Taken | None:
         """Say so; the job that was on its way before the server heard it."""
         self._writer.write_eof()
-        answer = await asyncio.wait_for(self._reader.read(), 5)
+        answer = await asyncio.wait_for(self._reader.read(), 20)  # the pop itself waits for longer
         self._writer.close()
         _, _, body = answer.partition(b"\r\n\r\n")
         told = json.loads(body) if body else {"id": None}
@@ -72,7 +72,7 @@ async def test_a_job_is_not_lost_to_a_client_that_hung_up(pool: Pool) -> None:
     started = time.monotonic()
     job = await heir.serve(book.accepted[request_id])
 
-    assert time.monotonic() - started < 5  # a lease would take longer
+    assert time.monotonic() - started < 60  # a lease would take 150 s
     assert await heir.submit(job) == "stored"
     client.close()
     heir.close()
@@ -106,7 +106,7 @@ async def test_a_job_is_not_lost_to_a_client_that_hangs_up_as_it_is_handed_over(
         assert await heir.submit(job) == "stored"
     print(f"25 hand-overs: {reached} reached their client; the others' heir waited {slowest:.2f} s")
     assert reached < 25
-    assert slowest < 5
+    assert slowest < 60  # a lease would take 150 s
     client.close()
     heir.close()
 
@@ -115,7 +115,7 @@ async def test_calls_in_flight_are_finished_at_sigterm(pool: Pool) -> None:
     """C-133, but for streams to clients: there are none yet."""
     book = Book()
     before = await _submitted(pool)
-    with pool.up.web("leaving-web", HORDE_DRAIN_SECONDS="10") as (url, program):
+    with pool.up.web("leaving-web", HORDE_DRAIN_SECONDS="50") as (url, program):
         client = Client(url, pool.client, book, f"sigterm {time.monotonic()}")
         request_id = await client.submit()
         taker = Worker(pool.up.url, pool.owner, book, "taker", wait=5)
@@ -127,16 +127,16 @@ async def test_calls_in_flight_are_finished_at_sigterm(pool: Pool) -> None:
         async with Http(url, pool.owner) as popper, Http(url, pool.client) as reader:
             # For another model: no job comes.
             other = declaration("waiting") | {"models": ["none"], "model_id": "none"}
-            pop = asyncio.ensure_future(popper.call("POST", POP, other, wait=30))
-            status = asyncio.ensure_future(reader.call("GET", status_of(request_id), wait=30))
-            await eventually(lambda: len(submitted) > 8, 10, "submissions")
+            pop = asyncio.ensure_future(popper.call("POST", POP, other, wait=60))
+            status = asyncio.ensure_future(reader.call("GET", status_of(request_id), wait=60))
+            await eventually(lambda: len(submitted) > 8, 60, "submissions")
             started = time.monotonic()
             program.send(signal.SIGTERM)
             told = await pop, await status
             answered = time.monotonic() - started
         for task in tasks:
             cut.append(await task)
-        code = await asyncio.to_thread(program.wait, 10)
+        code = await asyncio.to_thread(program.wait, 60)
         took = time.monotonic() - started
         assert pool.up.bugs(program.log) == []
 
@@ -146,8 +146,8 @@ async def test_calls_in_flight_are_finished_at_sigterm(pool: Pool) -> None:
     assert told[0].body["id"] is None
     assert (told[1].body["done"], told[1].body["processing"]) == (False, 1)
     assert code == 0
-    assert answered < 4
-    assert took < 8
+    assert answered < 40  # neither their 60 s
+    assert took < 50  # nor those of the drain
     print(f"waits ended after {answered:.2f} s, exit after {took:.2f} s, cut: {cut}")
     assert await taker.submit(job) == "stored"
     workers = [Worker(pool.up.url, pool.owner, book, f"after {n}", wait=1) for n in range(4)]
@@ -192,5 +192,5 @@ async def test_a_waiting_status_ends_with_its_client(pool: Pool) -> None:
         assert (await canceller.call("DELETE", status_of(request_id))).status == 200
         last = await canceller.call("GET", status_of(request_id))
     assert last.body["done"]
-    assert last.seconds < 1
+    assert last.seconds < 5
     client.close()

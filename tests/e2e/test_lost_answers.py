@@ -36,7 +36,7 @@ async def test_no_command_takes_effect_twice_and_no_job_goes_to_nobody(
                     *(client.run(done, stream=n % 2 == 0) for n, client in enumerate(clients))
                 )
                 proxy.drop_at_random(0, 1)
-                await eventually(lambda: _at_rest(pool), 20, "the end of what was begun")
+                await eventually(lambda: _at_rest(pool), 60, "the end of what was begun")
         finally:
             await asyncio.to_thread(web.__exit__, None, None, None)
     for each in clients:

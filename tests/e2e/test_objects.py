@@ -51,7 +51,7 @@ async def _queued(client: Http, text: str) -> str:
         answers.append(await client.call("POST", CHAT, asking(text, *URLS)))
         return answers[-1].status == 202
 
-    await eventually(accepted, 10, "a worker that is known to take images")
+    await eventually(accepted, 60, "a worker that is known to take images")
     return str(answers[-1].body["id"])
 
 
@@ -99,7 +99,7 @@ async def test_a_store_that_is_away_during_submit_pop_and_delete_leaves_no_orpha
         async def due() -> bool:
             return set(Kept(2).keys(waiting)) <= await doomed(log)
 
-        await eventually(due, 10, "the names of what is to be deleted")
+        await eventually(due, 60, "the names of what is to be deleted")
         assert (await client.call("GET", status_of(waiting))).status == 404
 
         back()
@@ -107,7 +107,7 @@ async def test_a_store_that_is_away_during_submit_pop_and_delete_leaves_no_orpha
         async def gone() -> bool:
             return not await doomed(log) and not await store.keys()
 
-        await eventually(gone, 15, "objects that are deleted")
+        await eventually(gone, 60, "objects that are deleted")
         tally = Tally()
         assert [found async for found in check(log, store, tally)] == []
         assert tally.objects == 0

@@ -83,7 +83,7 @@ def _log(up: Up, request_id: str) -> list[str]:
         seen[:] = up.cli("log", "--request", request_id).splitlines()
         return {"released", "charged"} <= {line.split()[3] for line in seen}
 
-    until(settled, 10, "the settler")
+    until(settled, 60, "the settler")
     return seen
 
 
@@ -105,7 +105,7 @@ async def _submitted(client: Http) -> str:
             assert answer.rc in ("UnknownChatModel", "NoEligibleWorker"), answer
         return bool(ids)
 
-    await eventually(accepted, 10, "a worker that is seen")
+    await eventually(accepted, 60, "a worker that is seen")
     return ids[0]
 
 
@@ -117,7 +117,7 @@ async def _status(client: Http, request_id: str, wanted) -> Answer:
         assert seen[-1].status == 200, seen[-1]
         return bool(wanted(seen[-1].body))
 
-    await eventually(look, 10, "a status")
+    await eventually(look, 60, "a status")
     return seen[-1]
 
 

@@ -70,7 +70,7 @@ async def test_of_twenty_posts_at_once_with_one_operation_key_there_is_one_reque
         assert [int(each) for each in found] == [(FLOOR + 199) * KUDOS, HOLD]
     await _cancel(pool, key, {one.request_id})
     async with pool.log() as log:
-        await eventually(lambda: nothing_held(log), 10, "no hold any more")
+        await eventually(lambda: nothing_held(log), 60, "no hold any more")
 
 
 async def _somebody_quick(pool: Pool) -> None:

@@ -194,7 +194,7 @@ async def test_a_wiped_redis_is_rebuilt_and_what_is_lost_is_what_was_not_archive
         async with Http(up.url) as http:
             return (await http.call("GET", "/health/ready")).status == 200
 
-    await eventually(ready, 20, "a service that goes on")
+    await eventually(ready, 60, "a service that goes on")
     await _goes_on(scene, client_key, owner_key)
     await _is_right(scene, copy, ends)
     await _balances(scene, copy, ends)
@@ -215,7 +215,7 @@ async def _in_the_middle(
     enough = asyncio.Event()
     async with working(workers):
         runs = [asyncio.ensure_future(each.run(enough.is_set)) for each in clients]
-        await eventually(archived, 40, "segments")
+        await eventually(archived, 60, "segments")
         enough.set()
         await asyncio.gather(*runs)
     early = await clients[0].submit()
@@ -241,7 +241,7 @@ async def _until_archived(scene: Scene, archive: Archive) -> None:
         ends = [archive.end(partition) for partition in scene.keys.all()]
         return all(end and end.last >= head for end, head in zip(ends, heads, strict=True))
 
-    await eventually(archived, 20, "the requests in the archive")
+    await eventually(archived, 60, "the requests in the archive")
 
 
 async def _nobody_is_told_a_falsehood(
@@ -282,7 +282,7 @@ async def _goes_on(scene: Scene, client_key: str, owner_key: str) -> None:
 async def _is_right(scene: Scene, copy: list[list[Raw]], ends: list[Any]) -> None:
     """The log is the copy up to where the archive ended, and what came since; state and rows are
     its fold."""
-    await eventually(lambda: _caught_up(scene), 30, "the read models")
+    await eventually(lambda: _caught_up(scene), 60, "the read models")
     log = scene.log(archive=scene.archive())
     try:
         for partition, (entries, end) in enumerate(zip(copy, ends, strict=True)):
