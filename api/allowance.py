@@ -9,7 +9,7 @@ from typing import NamedTuple
 import structlog
 
 from api.availability import Availability, Queue
-from api.patience import Patience
+from api.patience import PATIENCE
 from api.status import impossible
 from handlers import metrics
 from handlers.accounts import ANONYMOUS_KEY, Account, Accounts
@@ -71,7 +71,7 @@ class Allowances:
         settled: Settled,
         store: Store | None = None,
         *,
-        measure_seconds: float = Patience().measure,
+        measure_seconds: float = PATIENCE.measure,
     ) -> None:
         self._measure_seconds = measure_seconds
         self._log = log

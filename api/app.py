@@ -26,7 +26,7 @@ from api.matcher import Matcher
 from api.models import Models
 from api.modes import ModesRoute
 from api.pace import Pace
-from api.patience import Patience
+from api.patience import PATIENCE, Patience
 from api.service_status import (
     Census,
     HeartbeatRoute,
@@ -124,7 +124,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     wait_limit: int  # seconds
     stale_seconds: float
     body_seconds: float = BODY_SECONDS
-    patience: Patience = Patience()
+    patience: Patience = PATIENCE
 
 
 def create_app(parts: Parts) -> App:

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 
 from api.clock import Clock
-from api.patience import Patience
+from api.patience import PATIENCE, Patience
 from handlers.errors import DatabaseUnavailable, ReadModelBehind
 from handlers.log import Log
 from projections import database
@@ -44,7 +44,7 @@ class Availability:
         *,
         online_window: int,
         keep_seconds: float,
-        patience: Patience = Patience(),  # noqa: B008 - immutable
+        patience: Patience = PATIENCE,
     ) -> None:
         self._log = log
         self._database = database

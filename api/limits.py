@@ -36,7 +36,7 @@ from api.auth import LONGEST_KEY
 from api.client import Callers, Whitelist
 from api.ids import canonical
 from api.notation import items_of
-from api.patience import Patience
+from api.patience import PATIENCE
 from handlers.accounts import ANONYMOUS_KEY, digest_of
 from handlers.errors import RedisUnavailable, TooManyRequests
 from handlers.log import Log
@@ -175,7 +175,7 @@ class Limiter:
         rules: Rules,
         secret: str,
         *,
-        wait_seconds: float = Patience().limits,
+        wait_seconds: float = PATIENCE.limits,
     ) -> None:
         self._wait_seconds = wait_seconds
         self._log = log

@@ -21,3 +21,6 @@ class Patience(NamedTuple):
     """For finding out whether a request that was taken comes with a warning."""
     measure: float = 0.15
     """For what is free just now."""
+
+
+PATIENCE = Patience()

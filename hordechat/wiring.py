@@ -20,7 +20,7 @@ from api.guard import MemoryGuard
 from api.health import Check
 from api.matcher import Finds, Matcher
 from api.models import Models
-from api.patience import Patience
+from api.patience import PATIENCE, Patience
 from api.service_status import Census
 from api.wait import Drain, Watches
 from api.workers import Directory
@@ -64,7 +64,7 @@ def build(
     log: Log,
     drain: Drain | None = None,
     fetcher: Fetcher | None = None,
-    patience: Patience = Patience(),  # noqa: B008 - immutable
+    patience: Patience = PATIENCE,
 ) -> Parts:
     """Build the parts, nothing running yet.
 

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from api.app import Parts, create_app
-from api.patience import Patience
+from api.patience import PATIENCE, Patience
 from events.keys import Keys
 from handlers.accounts import ANONYMOUS_KEY, open_account, open_anonymous
 from handlers.fetch.fetcher import Fetcher
@@ -259,7 +259,7 @@ async def opened(
     around: tuple[str, str] | None = None,
     served: bool = True,
     fetcher: Fetcher | None = None,
-    patience: Patience = Patience(),  # noqa: B008 - immutable
+    patience: Patience = PATIENCE,
     **changed: Any,
 ) -> AsyncIterator[Site]:
     """A site over these servers, and unless not `served` a worker that showed itself once.
