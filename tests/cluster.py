@@ -53,7 +53,7 @@ min-replicas-to-write {replicas}
 min-replicas-max-lag 2
 """
 
-START_SECONDS = 10.0
+START_SECONDS = 30.0
 _PROBES = tuple(f"{{{n}}}probe" for n in range(4))
 """Keys that nobody has, in the slots of four partitions: those are spread over all three."""
 
@@ -223,8 +223,10 @@ class Cluster:
 
     def primary_of(self, key: str) -> Node:
         """The node that serves a key just now."""
-        found = self._answering("EXISTS", f"{{{tag_of(key)}}}probe")
-        assert found is not None, f"nobody serves {key}"
+        deadline = time.monotonic() + START_SECONDS
+        while (found := self._answering("EXISTS", f"{{{tag_of(key)}}}probe")) is None:
+            assert time.monotonic() < deadline, f"nobody serves {key}"
+            time.sleep(0.05)
         return found
 
     def _answering(self, command: str, key: str) -> Node | None:

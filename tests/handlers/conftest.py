@@ -11,11 +11,11 @@ from handlers.limits import Limits
 from handlers.log import Log
 from handlers.store import Place, Store
 from hordechat.process import Service
-from lua.link import ClusterLink, Link
+from lua.link import ClusterLink, Link, Waits
 from tests.handlers.pool import Pool
 from tests.handlers.stores import place_in
 
-PATIENCE = 5.0
+PATIENCE = 20.0
 """Seconds that a call may take: how soon a server that hangs is given up is no matter of these
 tests, and machines are busy."""
 
@@ -29,7 +29,11 @@ async def log(request: pytest.FixtureRequest) -> AsyncIterator[Log]:
         )
     else:
         opened = Log(
-            ClusterLink(request.getfixturevalue("cluster_url"), timeout=PATIENCE),
+            ClusterLink(
+                request.getfixturevalue("cluster_url"),
+                timeout=PATIENCE,
+                waits=Waits(ask=PATIENCE, grace=PATIENCE, laggards=PATIENCE),
+            ),
             Keys(4),
             test=True,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from handlers.log import Log
 from handlers.shared_keys import Terms
 from handlers.store import Place, Store
 from lua.link import Link
+from tests.handlers.conftest import PATIENCE
 from tests.handlers.driver import Driver
 from tests.handlers.invariants import check_objects, check_settled
 from tests.handlers.pool import DECLARATION, MODEL, SECRET, Pool, operation_of, request_of
@@ -34,8 +36,17 @@ async def proxy(redis_url: str) -> AsyncIterator[Proxy]:
 @pytest.fixture
 async def pool(proxy: Proxy) -> AsyncIterator[Pool]:
     """A pool behind the proxy."""
-    log = Log(Link(proxy.url), Keys(1), test=True)
+    log = Log(Link(proxy.url, timeout=PATIENCE), Keys(1), test=True)
     yield await Pool.opened(log, Limits())
+    await log.close()
+
+
+@pytest.fixture
+async def hasty(proxy: Proxy) -> AsyncIterator[Log]:
+    """Another process's log, which gives a Redis up that hangs. It is asked nothing else: the
+    machine might hang, too."""
+    log = Log(Link(proxy.url), Keys(1), test=True)
+    yield log
     await log.close()
 
 
@@ -56,7 +67,7 @@ async def test_commands_whose_answers_get_lost_take_effect_once(
     proxy.drop_at_random(9, seed)
     await driver.run(500)
     proxy.drop_at_random(0, seed)
-    await _background(pool)
+    await _background(pool.log)
 
     assert proxy.dropped > 50
     for kind, id_ in (
@@ -129,7 +140,9 @@ async def test_changes_of_accounts_whose_answers_get_lost_take_effect_once(
     assert len(await _events(pool, types.AccountDeleted)) == 1
 
 
-async def test_a_job_whose_assignment_got_no_answer_waits_again(pool: Pool, proxy: Proxy) -> None:
+async def test_a_job_whose_assignment_got_no_answer_waits_again(
+    pool: Pool, hasty: Log, proxy: Proxy
+) -> None:
     """Redis hangs: the caller is told so within a second, and the job is not lost to it."""
     request_id = await pool.submit()
     worker = await pool.worker()
@@ -137,11 +150,11 @@ async def test_a_job_whose_assignment_got_no_answer_waits_again(pool: Pool, prox
     started = asyncio.get_running_loop().time()
 
     with pytest.raises(errors.RedisUnavailable):
-        await pop.assign(pool.log, pool.limits, worker, DECLARATION, request_id, MODEL)
+        await pop.assign(hasty, pool.limits, worker, DECLARATION, request_id, MODEL)
 
-    assert asyncio.get_running_loop().time() - started < 5
+    assert asyncio.get_running_loop().time() - started < 20
     proxy.flow()
-    await _background(pool)
+    await _background(hasty)
     request = await pool.request(request_id)
     assert (request["waiting"], request["processing"]) == ("1", "0")
     assert await pool.assign(request_id) is not None
@@ -165,16 +178,18 @@ async def test_a_repeated_assignment_tells_how_its_images_travel(
     pool.store.close()
 
 
-async def test_a_submit_whose_fate_is_unknown_is_undone(pool: Pool, proxy: Proxy) -> None:
+async def test_a_submit_whose_fate_is_unknown_is_undone(
+    pool: Pool, hasty: Log, proxy: Proxy
+) -> None:
     await pool.submit()
     admitted = len(await _events(pool, types.Admitted))
     proxy.stall()
 
     with pytest.raises(errors.RedisUnavailable):
-        await pool.submit()
+        await replace(pool, log=hasty).submit()
 
     proxy.flow()
-    await _background(pool)
+    await _background(hasty)
     await pool.pass_time(61)
     await pool.sweep()
     await pool.settle()
@@ -184,24 +199,24 @@ async def test_a_submit_whose_fate_is_unknown_is_undone(pool: Pool, proxy: Proxy
 
 
 async def test_a_submit_with_an_operation_key_is_left_for_its_client_to_find(
-    pool: Pool, proxy: Proxy
+    pool: Pool, hasty: Log, proxy: Proxy
 ) -> None:
     """It will come again with the key, and must not be told of a cancelled request."""
     await pool.submit()
     proxy.stall()
     with pytest.raises(errors.RedisUnavailable):
-        await pool.submit(operation=operation_of())
+        await replace(pool, log=hasty).submit(operation=operation_of())
     proxy.flow()
 
     receipt = await pool.submitted(request_of(), operation=operation_of())
 
-    await _background(pool)
+    await _background(hasty)
     assert await _events(pool, types.Cancelled) == []
     assert (await pool.request(receipt.request_id))["waiting"] == "1"
     assert len(await _events(pool, types.Submitted)) == 2
 
 
-async def _background(pool: Pool) -> None:
+async def _background(log: Log) -> None:
     """Wait for what handlers carry on with behind their callers' backs."""
-    while pool.log._background:
-        await asyncio.wait(pool.log._background)
+    while log._background:
+        await asyncio.wait(log._background)

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
-from lua.link import ClusterLink, Unavailable
+from lua.link import ClusterLink, Unavailable, Waits
 from lua.topology import SLOTS, slot_of, witnesses
 from projections.node import Nodes
+from projections.node import Waits as NodeWaits
 
 KEY = "{0}k"
 ELSEWHERE = 1
@@ -54,7 +55,7 @@ class Witness:
                     continue
                 if words[0] == "CLUSTER":
                     if self.says == "denies late":
-                        await asyncio.sleep(0.15)
+                        await asyncio.sleep(0.6)
                     writer.write(self._slots())
                 elif words[0] == "EXISTS":
                     writer.write(f"-MOVED {slot_of(KEY)} 127.0.0.1:{self._owner()}\r\n".encode())
@@ -106,6 +107,10 @@ async def cluster(others: tuple[str, ...]) -> AsyncIterator[tuple[str, list[Witn
             await each.stop()
 
 
+PATIENT = Waits(ask=2.5, grace=0.1, laggards=2.5)
+"""For a machine that holds a process up; who hangs is waited for no longer than `_SECONDS`."""
+_SECONDS = 2.5
+
 CASES = [
     ((), True),
     (("agrees", "agrees"), True),
@@ -123,18 +128,20 @@ async def test_an_answer_needs_as_many_witnesses_as_it_takes_and_no_denial(
     others: tuple[str, ...], believed: bool
 ) -> None:
     async with cluster(others) as (url, _):
-        link = ClusterLink(url)
-        (linked,) = await asyncio.gather(link.call("INCR", KEY), return_exceptions=True)
-        await link.close()
+        link = ClusterLink(url, timeout=_SECONDS, waits=PATIENT)
 
         def connected() -> object:
-            with Nodes(url).connect(KEY) as client:
+            known = Nodes(url, NodeWaits(ask=_SECONDS, grace=0.5))
+            with known.connect(KEY, block_s=20) as client:
                 try:
                     return client.incr(KEY)
                 except redis.RedisError as error:
                     return error
 
-        followed = await asyncio.to_thread(connected)
+        linked, followed = await asyncio.gather(
+            link.call("INCR", KEY), asyncio.to_thread(connected), return_exceptions=True
+        )
+        await link.close()
 
     if believed:
         assert (linked, followed) == (1, 1)
@@ -146,7 +153,8 @@ async def test_an_answer_needs_as_many_witnesses_as_it_takes_and_no_denial(
 
 async def test_those_who_wait_ask_once_and_one_that_leaves_takes_the_answer_from_nobody() -> None:
     async with cluster(("agrees", "agrees")) as (url, others):
-        link = ClusterLink(url)
+        # A silence that the machine makes would be one more to ask about.
+        link = ClusterLink(url, timeout=20, waits=PATIENT._replace(laggards=20, silence=3600))
         calls = [asyncio.ensure_future(link.call("INCR", KEY)) for _ in range(100)]
         while not others[0].asked["EXISTS"]:
             await asyncio.sleep(0)
