@@ -200,10 +200,20 @@ class Moderation:
     other requests only those that are slow, too.
     """
 
-    def __init__(self, reference: Reference, filters: Callable[[], Filters]) -> None:
-        """`filters` gives those in force now; asked on each call."""
+    def __init__(
+        self,
+        reference: Reference,
+        filters: Callable[[], Filters],
+        *,
+        quick: float = QUICK_SECONDS,
+        seconds: float = SECONDS,
+    ) -> None:
+        """`filters` gives those in force now; asked on each call. `quick`: seconds after which a
+        request goes on in the line of the slow, where it has `seconds`."""
         self._reference = reference
         self._filters = filters
+        self._quick_seconds = quick
+        self._seconds = seconds
         self._quick = ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="moderation")
         self._patient = ThreadPoolExecutor(1, thread_name_prefix="slow-moderation")
 
@@ -229,11 +239,11 @@ class Moderation:
             return sent
         run = asyncio.get_running_loop().run_in_executor
         try:
-            return await run(self._quick, work, sent, filters, QUICK_SECONDS)
+            return await run(self._quick, work, sent, filters, self._quick_seconds)
         except OutOfTime:
             pass
         try:
-            return await run(self._patient, work, sent, filters, SECONDS)
+            return await run(self._patient, work, sent, filters, self._seconds)
         except OutOfTime as slow:
             logger.warning("filter_too_slow", filter=slow.filter)
             raise CorruptPrompt(SLOW) from None

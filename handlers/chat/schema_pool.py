@@ -27,15 +27,23 @@ WAITING = 16
 class SchemaPool:
     """A few checking processes, each for one document at a time.
 
-    seconds    that one check may take; one may wait for a process twice as long
+    seconds    of CPU that one check may take; one may wait for a process twice as long
     processes  at most
+    patience   times `seconds` after which a check that is not done is given up
     """
 
-    def __init__(self, *, seconds: float, processes: int, memory: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        seconds: float,
+        processes: int,
+        memory: int = MEMORY_BYTES,
+        patience: float = 1.0,
+    ) -> None:
         self._processes = Killable(
             PROGRAM,
             seconds=seconds,
-            deadline=seconds,
+            deadline=patience * seconds,
             processes=processes,
             waiting=WAITING,
             memory=memory,

@@ -228,7 +228,7 @@ class Pool:
         """One janitor's pass over every partition."""
         for partition in self.log.keys.all():
             self.janitors.setdefault(
-                partition, Janitor(self.log, self.limits, partition, self.store)
+                partition, Janitor(self.log, self.limits, partition, self.store, patience=30)
             )
         swept = [await janitor.sweep() for janitor in self.janitors.values()]
         return Swept(*(sum(each) for each in zip(*swept, strict=True)))

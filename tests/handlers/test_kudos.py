@@ -447,15 +447,15 @@ async def test_replies_too_fast_to_be_believed_keep_an_owner_from_trust(pool: Po
     assert await _role(pool, owner) == "1"
 
 
-@pytest.mark.parametrize(("seconds", "believed"), [(3, False), (5, True)])
+@pytest.mark.parametrize(("seconds", "believed"), [(20, False), (40, True)])
 async def test_output_that_was_posted_too_fast_to_be_believed_is_suspicious_with_its_cancel_too(
     pool: Pool, seconds: int, believed: bool
 ) -> None:
-    """Or whoever serves itself would cancel in place of replying, and nobody would ever notice: 512
-    tokens need three and a half seconds at 150 a second."""
+    """Or whoever serves itself would cancel in place of replying, and nobody would ever notice:
+    5120 tokens need 34 seconds at 150 a second."""
     owner = await opened(pool, "newcomer", 1000)
-    job = await taken(pool, owner, A._replace(max_length=512), stream=True)
-    await pool.posts.progress(owner.progress_key, job.generation_id, 1, "x" * 4000, "")
+    job = await taken(pool, owner, A._replace(max_length=5120), stream=True)
+    await pool.posts.progress(owner.progress_key, job.generation_id, 1, "x" * 40_000, "")
     await pool.pass_time(seconds)
 
     await cancel(pool.log, pool.limits, PRICES, job.request_id)

@@ -33,7 +33,7 @@ SECRET = "a secret of ours"
 @pytest.fixture
 def http() -> Iterator[urllib3.PoolManager]:
     """Whoever has nothing but a URL."""
-    with urllib3.PoolManager(retries=False, timeout=5) as client:
+    with urllib3.PoolManager(retries=False, timeout=30) as client:
         yield client
 
 
@@ -206,6 +206,8 @@ async def test_what_never_existed_counts_as_deleted(store: Store) -> None:
 
 
 QUICK = Bounds(connect=0.2, read=0.2, call=0.5)
+"""For a store that hangs; one that answers is waited for, however busy the machine is."""
+PATIENT = Bounds(connect=20, read=20, call=60)
 DRIPPED = b"an answer that comes in drops"
 
 
@@ -225,7 +227,7 @@ class Listener:
 
     @contextlib.asynccontextmanager
     async def answering(
-        self, *answers: bytes | None, bounds: Bounds = QUICK
+        self, *answers: bytes | None, bounds: Bounds = PATIENT
     ) -> AsyncIterator[Store]:
         """A store that answers its calls in turn so, the last one for ever; None: not at all."""
         left = list(answers)
@@ -300,7 +302,8 @@ async def test_a_store_that_is_away_is_told_so_whatever_it_does(
     how: str,
 ) -> None:
     listener = Listener()
-    async with listener.answering(ABSENCES[how]) as store:
+    bounds = PATIENT if ABSENCES[how] else QUICK
+    async with listener.answering(ABSENCES[how], bounds=bounds) as store:
         assert not store.away
         with logged(store_module.logger) as lines:
             for call in (store.put([Object(IMAGE, b"an image")]), store.get(IMAGE), store.keys()):
@@ -325,7 +328,7 @@ async def test_a_store_that_refuses_connections_is_away() -> None:
 
 async def test_a_store_is_away_for_a_moment_and_then_while_the_next_try_waits() -> None:
     listener = Listener()
-    async with listener.answering(refusal(503, b"SlowDown"), None) as store:
+    async with listener.answering(refusal(503, b"SlowDown"), None, bounds=QUICK) as store:
         with pytest.raises(ChatImageStorageUnavailable):
             await store.get(IMAGE)
         listener.ticks = 1.9
@@ -382,7 +385,7 @@ async def test_what_a_store_does_not_delete_stays_and_the_rest_goes() -> None:
 
 async def test_a_hung_store_holds_no_more_than_a_few_threads_and_no_call_for_long() -> None:
     """Those that wait for a thread give up with the first that got no answer."""
-    listener, bounds = Listener(), Bounds(read=0.5, waiting=400)
+    listener, bounds = Listener(), Bounds(read=3, waiting=400)
     async with listener.answering(None, bounds=bounds) as store:
         before = time.monotonic()
         calls = [store.get(image_key(REQUEST, n)) for n in range(THREADS + 400 + 3)]
@@ -390,14 +393,14 @@ async def test_a_hung_store_holds_no_more_than_a_few_threads_and_no_call_for_lon
 
         assert {type(each) for each in ended} == {ChatImageStorageUnavailable}
         assert [type(each.__cause__) for each in ended].count(Busy) == 3
-        assert time.monotonic() - before < 20  # in turn they would take 50 s
+        assert time.monotonic() - before < 60  # in turn they would take 300 s
         assert listener.connections <= THREADS
 
 
 async def test_what_is_stored_may_take_longer_than_what_is_asked() -> None:
     """A large object, over a slow line."""
     listener = Listener()
-    async with listener.answering(STORED, bounds=Bounds(read=5, call=0.1)) as store:
+    async with listener.answering(STORED, bounds=Bounds(read=20, call=0.1)) as store:
         listener.delay = 0.2
         await store.put([Object(MESSAGES, b"[]")])
         with pytest.raises(ChatImageStorageUnavailable):
@@ -405,7 +408,7 @@ async def test_what_is_stored_may_take_longer_than_what_is_asked() -> None:
 
 
 async def test_an_answer_that_comes_in_drops_is_not_waited_for_for_ever() -> None:
-    async with Listener().answering(DRIPPED) as store:
+    async with Listener().answering(DRIPPED, bounds=QUICK) as store:
         with pytest.raises(ChatImageStorageUnavailable):
             await store.get(IMAGE)
         assert store.away
@@ -426,7 +429,7 @@ async def test_a_put_that_takes_too_long_gives_up_and_what_it_had_not_begun_is_n
         with pytest.raises(ChatImageStorageUnavailable):
             await store.put(objects(), seconds=0.1)
         assert len(sent) < 20
-        assert listener.connections == 1
+        assert listener.connections <= 1
 
 
 async def test_a_bucket_is_made_once_by_all_that_miss_it() -> None:

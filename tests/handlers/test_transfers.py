@@ -422,7 +422,7 @@ async def test_nobody_is_granted_nothing(pool: Pool) -> None:
 async def flaky(redis_url: str) -> AsyncIterator[tuple[Pool, Proxy]]:
     """A pool on one partition, behind a proxy that may lose answers."""
     async with Proxy.before(redis_url) as proxy:
-        log = Log(Link(proxy.url), Keys(1), test=True)
+        log = Log(Link(proxy.url, timeout=20), Keys(1), test=True)
         yield await Pool.opened(log, Limits()), proxy
         await log.close()
 

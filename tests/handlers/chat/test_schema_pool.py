@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -73,8 +72,16 @@ ODD: list[tuple[Any, str, str]] = [
 
 @pytest.fixture
 async def pool() -> AsyncIterator[SchemaPool]:
-    """One process."""
-    opened = SchemaPool(seconds=SECONDS, processes=1)
+    """One process, whose checks may take as long as a busy machine makes them."""
+    opened = SchemaPool(seconds=60, processes=1)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def hasty() -> AsyncIterator[SchemaPool]:
+    """One process, whose checks may take SECONDS of CPU, however long that is."""
+    opened = SchemaPool(seconds=SECONDS, processes=1, patience=60)
     yield opened
     await opened.close()
 
@@ -117,15 +124,13 @@ async def word(pool: SchemaPool, schema: Any, document: str) -> str:
     ],
 )
 async def test_what_costs_too_much_comes_to_an_end(
-    pool: SchemaPool, schema: Any, document: str
+    hasty: SchemaPool, schema: Any, document: str
 ) -> None:
-    await word(pool, {}, "{}")  # the process is there
-    started = time.monotonic()
+    await word(hasty, {}, "{}")  # the process is there
 
-    assert await word(pool, schema, document) in (verdicts.OVERDUE, verdicts.EXHAUSTED)
+    assert await word(hasty, schema, document) in (verdicts.OVERDUE, verdicts.EXHAUSTED)
 
-    assert time.monotonic() - started < SECONDS + 10
-    assert await word(pool, {"type": "object"}, "{}") == verdicts.CONFORMS
+    assert await word(hasty, {"type": "object"}, "{}") == verdicts.CONFORMS
 
 
 async def test_what_is_strange_gets_its_verdict(pool: SchemaPool) -> None:
@@ -174,14 +179,15 @@ async def test_a_document_may_nest_deep_under_a_recursive_schema(pool: SchemaPoo
 
 
 async def test_the_event_loop_goes_on_meanwhile(pool: SchemaPool) -> None:
-    longest, last = 0.0, time.monotonic()
+    """It would have no turn before the check was given up."""
     check = asyncio.create_task(word(pool, *ENDLESS))
 
-    while not check.done():
-        await asyncio.wait([check], timeout=0.01)
-        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    for _ in range(20):
+        await asyncio.sleep(0.01)
 
-    assert longest < 0.5
+    assert not check.done()
+    check.cancel()
+    await asyncio.wait([check])
 
 
 async def test_who_finds_no_process_in_time_is_told_to_come_again() -> None:
@@ -253,7 +259,7 @@ import asyncio, sys
 from handlers.chat.schema_pool import SchemaPool
 
 async def main():
-    pool = SchemaPool(seconds=1, processes=2)
+    pool = SchemaPool(seconds=3, processes=2)
     await asyncio.gather(pool.check(b"{}", b"{}"), pool.check(b"{}", b"{}"))
     busy = asyncio.create_task(pool.check(sys.argv[1].encode(), sys.argv[2].encode()))
     await asyncio.wait([busy], timeout=0.1)  # one checks, one is idle
@@ -276,7 +282,7 @@ async def test_the_processes_of_an_owner_that_was_killed_end_by_themselves() -> 
     owner.kill()
 
     await owner.wait()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while any(map(_runs, children)):
             await asyncio.sleep(0.02)
 
@@ -289,7 +295,8 @@ def _runs(pid: str) -> bool:
         return False
 
 
-async def test_checks_of_one_account_do_not_keep_another_s_from_coming(pool: SchemaPool) -> None:
+async def test_checks_of_one_account_do_not_keep_another_s_from_coming() -> None:
+    pool = SchemaPool(seconds=3, processes=1)
     await word(pool, {}, "{}")
     schema, document = json.dumps(ENDLESS[0]).encode(), ENDLESS[1].encode()
     many = [asyncio.create_task(pool.check(schema, document, frozenset({1}))) for _ in range(16)]
@@ -303,3 +310,4 @@ async def test_checks_of_one_account_do_not_keep_another_s_from_coming(pool: Sch
     told = await asyncio.gather(*many, return_exceptions=True)
     assert [type(each) for each in told].count(verdicts.Verdict) == 1
     assert [type(each) for each in told].count(ChatVerificationUnavailable) == 7
+    await pool.close()

@@ -27,8 +27,8 @@ COLOUR = {
 
 @pytest.fixture
 async def pool() -> AsyncIterator[SchemaPool]:
-    """Checks with the settings' defaults."""
-    opened = SchemaPool(seconds=2, processes=1)
+    """For what costs little, on a machine that may be busy."""
+    opened = SchemaPool(seconds=60, processes=1)
     yield opened
     await opened.close()
 

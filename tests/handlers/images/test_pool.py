@@ -129,7 +129,7 @@ async def test_an_image_that_needs_more_memory_than_there_is_is_refused() -> Non
 
 
 async def test_a_machine_that_stands_still_is_not_the_image_s_fault() -> None:
-    pool = ImagePool(seconds=5, processes=1, patience=0.1)
+    pool = ImagePool(seconds=30, processes=1, patience=0.1)
     await pool.normalise(drawn(8, 8))
     os.kill(pid(pool), signal.SIGSTOP)
 

@@ -42,6 +42,6 @@ def test_whoever_asks_is_gone(asked: bytes) -> None:
     process.stdin.close()
 
     assert process.stderr.read() == b""
-    process.wait(10)
+    process.wait(30)
     process.stderr.close()
     assert HEAD.unpack(ready) == (0, 0)

@@ -17,7 +17,7 @@ from tests.logged import logged
 
 def of(program: str) -> Killable:
     """One process of it."""
-    return Killable(program, seconds=5, deadline=5, processes=1, waiting=2, memory=512 * 2**20)
+    return Killable(program, seconds=60, deadline=60, processes=1, waiting=2, memory=512 * 2**20)
 
 
 def children() -> set[str]:
