@@ -103,9 +103,12 @@ class Nodes:
         told = list(self._slots.nodes) if self._slots is not None else []
         random.shuffle(told)
         failure: Exception | None = None
-        for url in dict.fromkeys((*told, *self._named)):
+        candidates = [*dict.fromkeys((*told, *self._named))]
+        # Where there is no other to ask, a server that is only slow is waited for.
+        seconds = self._waits.ask if len(candidates) > 1 else _TIMEOUT
+        for url in candidates:
             try:
-                slots = _slots(url, self._waits.ask)
+                slots = _slots(url, seconds)
             except (RedisError, OSError) as error:
                 failure = failure or error
                 continue

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import time
+
 import pytest
 import redis
 
@@ -9,6 +12,7 @@ from archive.archive import HistoryLost
 from events.base import START, Position
 from events.keys import Keys
 from projections.log import Log
+from projections.node import Nodes, Waits
 from tests.projections.conftest import connect
 from tests.projections.histories import Story, append, random_story
 
@@ -48,6 +52,16 @@ def test_a_trimmed_log_has_lost_its_beginning_but_not_what_it_holds(
     for position in (START, story.events[0][0], Position(story.ms + 1, 0)):
         with pytest.raises(HistoryLost):
             reader.holds(position)
+
+
+def test_a_silent_server_is_waited_for_where_there_is_no_other():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        asked_at = time.monotonic()
+        with pytest.raises(redis.TimeoutError), Nodes(url, Waits(ask=0.01)).connect():
+            pass
+
+    assert time.monotonic() - asked_at > 1
 
 
 def test_it_reads_and_publishes_on_a_cluster(cluster_url: str):
