@@ -169,7 +169,7 @@ class Pool:
                 case types.Expired():
                     jobs -= set(event.generations)
             if getattr(event, "done", False):
-                requests.discard(event.request_id)  # type: ignore[attr-defined]
+                requests.discard(event.request_id)
         return requests | jobs
 
     async def pass_time(self, seconds: float) -> None:

@@ -266,11 +266,11 @@ async def test_an_id_given_back_before_its_assign_is_spent(pool: Pool) -> None:
     late = pool.log.keys.new_id_beside(request_id)
     await give_back(pool.log, request_id, late)
     minted = pool.log.keys.new_id_beside
-    pool.log.keys.new_id_beside = lambda _: late  # type: ignore[method-assign]
+    pool.log.keys.new_id_beside = lambda _: late
 
     assert await pool.assign(request_id) is None
 
-    pool.log.keys.new_id_beside = minted  # type: ignore[method-assign]
+    pool.log.keys.new_id_beside = minted
     assert await pool.assign(request_id) is not None
 
 

@@ -204,7 +204,7 @@ def test_a_log_that_grew_past_its_lost_tail_is_folded_anew(
     catch_up(reader, connected)
 
     ids = connected.execute("SELECT id::text FROM waiting_prompts ORDER BY created_ms").fetchall()
-    assert [id_ for (id_,) in ids] == [story.events[0][1].request_id, later]  # type: ignore[attr-defined]
+    assert [id_ for (id_,) in ids] == [story.events[0][1].request_id, later]
 
 
 def test_an_empty_log_empties_the_model(

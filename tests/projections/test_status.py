@@ -276,7 +276,7 @@ async def test_the_demand_comes_back_as_it_was_submitted(
     given(story)
 
     row = await read(database, keys, request)
-    assert row.demand == story.events[0][1].data  # type: ignore[attr-defined]
+    assert row.demand == story.events[0][1].data
 
 
 @spec("Images", 25)
@@ -334,7 +334,7 @@ async def test_the_loader_asks_once_for_all_of_one_turn(
     asked: list[int] = []
 
     class Counting(Database):
-        async def fetch(self, query, parameters=()):  # type: ignore[no-untyped-def]
+        async def fetch(self, query, parameters=()):
             asked.append(len(parameters[0]))
             return await database.fetch(query, parameters)
 

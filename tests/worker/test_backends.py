@@ -13,7 +13,7 @@ from worker.backends.prompt import fitting
 
 
 def payload(**more: Any) -> dict[str, Any]:
-    return a_job(**more)[1]["payload"]  # type: ignore[no-any-return]
+    return a_job(**more)[1]["payload"]
 
 
 def text_payload(prompt: str, **more: Any) -> dict[str, Any]:
@@ -24,7 +24,7 @@ async def answer(backend: Backend, asked: dict[str, Any]) -> tuple[list[Delta], 
     parts = [part async for part in backend.generate(asked)]
     *deltas, reply = parts
     assert isinstance(reply, Reply)
-    return deltas, reply  # type: ignore[return-value]
+    return deltas, reply
 
 
 def sse(*chunks: object) -> tuple[int, bytes, dict[str, str]]:

@@ -39,7 +39,7 @@ class Scripted(Echo):
             if isinstance(part, Delta | Reply):
                 yield part
             else:
-                await part()  # type: ignore[operator]
+                await part()
 
 
 REPLY = Reply(content="ab", finish_reason="stop")
@@ -53,7 +53,7 @@ async def working(
     """A worker at `pool`; stopped at the end, and it must end without an error."""
     stop = asyncio.Event()
     task = asyncio.create_task(
-        worker.run(pool.url, "key", "w", "m", backend, stop=stop, pace=pace, **more)  # type: ignore[arg-type]
+        worker.run(pool.url, "key", "w", "m", backend, stop=stop, pace=pace, **more)
     )
     try:
         yield stop
@@ -429,7 +429,7 @@ async def test_a_worker_that_the_pool_does_not_take_says_so_and_ends(
 ) -> None:
     pool.scripts["pop"].append(answer)
 
-    with pytest.raises(worker.Refused, match=answer[1]["rc"]):  # type: ignore[index]
+    with pytest.raises(worker.Refused, match=answer[1]["rc"]):
         async with asyncio.timeout(20):
             await worker.run(pool.url, "key", "w", "m", "echo", stop=asyncio.Event(), pace=QUICK)
 

@@ -72,7 +72,7 @@ def test_a_chat_declaration_keeps_what_we_know() -> None:
         CHAT | {"model_id": "other"},
         {"prompt_jobs": False},
         CHAT | {"chat_limits": {"max_length": 1}},
-        CHAT | {"chat_limits": CHAT["chat_limits"] | {"tools_max_temperature": -1}},  # type: ignore[operator]
+        CHAT | {"chat_limits": CHAT["chat_limits"] | {"tools_max_temperature": -1}},
         CHAT | {"chat_features": "seed"},
     ],
 )
