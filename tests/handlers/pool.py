@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from events.base import Position
+from events.keys import Keys
 from events.types import Declaration, Demand, Usage
 from handlers import cancel, pop, progress, reply, submit
 from handlers.accounts import Account, Accounts, open_account, open_anonymous
@@ -39,6 +40,22 @@ DECLARATION = Declaration(
 )
 TARIFF = Tariff(Reference({MODEL: Model(parameters=8_030_000_000)}.copy))
 """The one model that is known is of 8.03 billion parameters."""
+
+
+class Minting(Keys):
+    """Keys whose next job has this id, whatever its request."""
+
+    def __init__(self, partitions: int, id_: str) -> None:
+        super().__init__(partitions)
+        self._id = id_
+
+    def new_id_beside(self, id_: str) -> str:
+        return self._id
+
+
+def minting(log: Log, id_: str) -> Log:
+    """The same log, on which the next job has this id."""
+    return Log(log.redis, Minting(log.keys.partitions, id_), test=log.test)
 
 
 def receiving(*transports: str) -> Declaration:

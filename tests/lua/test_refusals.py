@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,16 @@ from handlers.transfers import Target, transfer
 from lua.link import Link
 from lua.scripts import HERE, Refusal, Scripts, load
 from tests.handlers.driver import idle
-from tests.handlers.pool import DECLARATION, REPLY, SECRET, TARIFF, Pool, operation_of, request_of
+from tests.handlers.pool import (
+    DECLARATION,
+    REPLY,
+    SECRET,
+    TARIFF,
+    Pool,
+    minting,
+    operation_of,
+    request_of,
+)
 
 SCRIPTS = {path.stem: load(path, test=True) for path in sorted(HERE.glob("*.lua"))}
 REFUSALS = sorted(
@@ -233,8 +243,9 @@ async def _spent(pool: Pool) -> None:
     request_id = await pool.submit()
     late = pool.log.keys.new_id_beside(request_id)
     await give_back(pool.log, request_id, late)
-    pool.log.keys.new_id_beside = lambda _: late
-    await pool.assign(request_id)
+    log = minting(pool.log, late)
+    log.scripts = pool.log.scripts  # which are watched
+    await replace(pool, log=log).assign(request_id)
 
 
 async def _lost(pool: Pool) -> None:
