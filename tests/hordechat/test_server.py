@@ -14,12 +14,14 @@ import pytest
 import redis
 
 from tests.api.site import POP
-from tests.hordechat.web import DRAIN_SECONDS, Web, ready, served, until
+from tests.hordechat.web import Web, ready, served, until
+
+DRAIN_SECONDS = 25
 
 
 @pytest.fixture
 def web(redis_url: str, migrated_url: str, tmp_path: Path) -> Iterator[Web]:
-    with served(redis_url, migrated_url, tmp_path) as made:
+    with served(redis_url, migrated_url, tmp_path, drain_seconds=DRAIN_SECONDS) as made:
         yield made
 
 

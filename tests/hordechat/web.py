@@ -20,8 +20,6 @@ from hordechat import commands, settings
 from hordechat.datadir import free_port
 from tests.orphans import leave_none
 
-DRAIN_SECONDS = 25
-
 
 @dataclass
 class Web:
@@ -61,7 +59,9 @@ def ready(web: Web) -> bool:
 
 
 @contextlib.contextmanager
-def served(redis_url: str, database_url: str, folder: Path) -> Iterator[Web]:
+def served(
+    redis_url: str, database_url: str, folder: Path, *, drain_seconds: int = 2
+) -> Iterator[Web]:
     """One of two workers, on an empty Redis and Postgres. Nothing may go wrong in it but what is
     killed."""
     port = free_port()
@@ -69,7 +69,7 @@ def served(redis_url: str, database_url: str, folder: Path) -> Iterator[Web]:
         "REDIS_URL": redis_url,
         "DATABASE_URL": database_url,
         "HORDE_SECRET": "s",
-        "HORDE_DRAIN_SECONDS": str(DRAIN_SECONDS),
+        "HORDE_DRAIN_SECONDS": str(drain_seconds),
         "HORDE_WEB_WORKERS": "2",
         # Servers that are there answer, on a busy machine too.
         "HORDE_REDIS_TIMEOUT_SECONDS": "20",

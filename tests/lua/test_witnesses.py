@@ -107,9 +107,9 @@ async def cluster(others: tuple[str, ...]) -> AsyncIterator[tuple[str, list[Witn
             await each.stop()
 
 
-PATIENT = Waits(ask=2.5, grace=0.1, laggards=2.5)
+PATIENT = Waits(ask=1.5, grace=0.1, laggards=1.5)
 """For a machine that holds a process up; who hangs is waited for no longer than `_SECONDS`."""
-_SECONDS = 2.5
+_SECONDS = 1.5
 
 CASES = [
     ((), True),
