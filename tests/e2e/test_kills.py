@@ -50,6 +50,8 @@ ENV = {
     # A job whose pop was answered to nobody comes back soon; an outage must not outlast a lease.
     "HORDE_TEXT_JOB_LEASE_SECONDS": "8",
     "HORDE_TEXT_JOB_PREPARATION_SECONDS": "1",
+    "HORDE_TRUSTED_TEXT_JOB_LEASE_CAP_SECONDS": "16",  # the same once it streamed
+    "HORDE_UNTRUSTED_TEXT_JOB_LEASE_CAP_SECONDS": "16",
     "HORDE_ADMISSION_DEADLINE_SECONDS": "5",
 }
 
